@@ -1,0 +1,94 @@
+//! What the model is shown: instructions, the summary pair, carried messages, the tail.
+//!
+//! Rendering is joining stored texts with commas; no message is parsed or serialised on the way
+//! out. Which rows belong where is decided by the session's pointer; this module knows how the
+//! pieces go together and what the service itself adds. Reading the rows is storage's work.
+
+use super::json::encode_string;
+use super::size;
+
+/// Version of the rendering. Part of the `ETag` and of a dispatch's record: raise it with every
+/// change that alters a byte of what is rendered.
+pub const RENDERER_VERSION: u32 = 1;
+
+const SUMMARY_HEADING: &str = "[Summary of previous conversation]\n\n";
+const ACKNOWLEDGEMENT: &str = r#"{"role":"assistant","content":"Understood. I have the context from our earlier conversation."}"#;
+
+/// The messages that stand for what was folded in.
+#[must_use]
+pub fn summary_message(summary: &str) -> String {
+    let content = encode_string(&[SUMMARY_HEADING, summary].concat());
+    format!(r#"{{"role":"user","content":{content}}}"#)
+}
+
+/// Estimated tokens of the summary pair.
+#[must_use]
+pub fn summary_tokens(summary: &str) -> u64 {
+    size::tokens(SUMMARY_HEADING) + size::tokens(summary) + size::tokens(ACKNOWLEDGEMENT)
+}
+
+/// Everything before the tail, in order: instructions, summary pair, carried messages.
+#[derive(Debug, Default)]
+pub struct Opening<'a> {
+    /// Stored instructions, joined by commas; `None` if there are none.
+    pub instructions: Option<&'a str>,
+    /// How many instructions those are.
+    pub instruction_count: usize,
+    /// The active summary.
+    pub summary: Option<&'a str>,
+    /// Stored user messages that opened the newest turn and lie behind the pointer, joined by commas.
+    pub carried: Option<&'a str>,
+    /// The first message of the tail is an assistant's.
+    pub tail_begins_with_assistant: bool,
+}
+
+impl Opening<'_> {
+    /// The messages before the tail, joined by commas; empty if there are none.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let summary = self.summary.map(summary_message);
+        // Behind the summary message an assistant message needs no acknowledgement before it.
+        let acknowledged =
+            summary.is_some() && (self.carried.is_some() || !self.tail_begins_with_assistant);
+        [
+            self.instructions,
+            summary.as_deref(),
+            acknowledged.then_some(ACKNOWLEDGEMENT),
+            self.carried,
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|piece| !piece.is_empty())
+        .collect::<Vec<_>>()
+        .join(",")
+    }
+
+    /// Index of the summary message among the rendered messages.
+    #[must_use]
+    pub fn summary_at(&self) -> Option<usize> {
+        self.summary.map(|_| self.instruction_count)
+    }
+}
+
+/// One stored message of the tail.
+#[derive(Debug, Clone, Copy)]
+pub struct TailMessage<'a> {
+    /// The stored text.
+    pub body: &'a str,
+    /// Results shown before it for calls it interrupted.
+    pub fill: Option<&'a str>,
+}
+
+/// Joins the messages of a tail. The storage does the same in SQL; tests hold the two together.
+///
+/// The fill of the first message belongs to a group that lies behind the pointer, so it is not shown
+/// unless the tail is the whole history.
+#[must_use]
+pub fn join_tail(messages: &[TailMessage<'_>]) -> String {
+    let mut pieces = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        pieces.extend(message.fill.filter(|_| index > 0));
+        pieces.push(message.body);
+    }
+    pieces.join(",")
+}

@@ -1,0 +1,16 @@
+//! Pure rules: what a message is, how messages pair, what a compaction folds in, what a model is shown.
+//!
+//! Nothing here knows a runtime, a database, HTTP, a clock or chance: the same input gives the same
+//! output, which is what makes these rules testable and a prompt cache warm.
+
+pub mod context;
+pub mod extractive;
+pub mod json;
+pub mod message;
+pub mod pairing;
+pub mod plan;
+pub mod policy;
+pub mod prompt;
+pub mod size;
+pub mod summary;
+pub mod transcript;
