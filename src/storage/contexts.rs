@@ -1,0 +1,197 @@
+//! Reading a context: the head, what stands before the tail, and the tail in pages.
+//!
+//! The head is read first and says where everything lies; the pages that follow are short queries of
+//! their own, each carrying the `rewrites` counter. Appends and compactions after the head change
+//! nothing that it points at; whatever does is seen by that counter. Bodies are joined by the
+//! database, so that a context of ten thousand messages is a handful of values here.
+
+use super::{Database, Result, SessionKey, StorageError, reading};
+use crate::domain::pairing::Tail;
+
+/// Bytes of bodies that a page aims at. A single larger message is a page of its own.
+pub const PAGE_BYTES: i64 = 1 << 20;
+/// Messages that a page holds at most, if the tail is larger than a page.
+const PAGE_MESSAGES: i64 = 4_096;
+
+/// What a context is built from, in one row.
+#[derive(Debug, Clone, sqlx::FromRow)]
+#[expect(missing_docs, reason = "the columns are described in the migration")]
+pub struct ContextHead {
+    pub compact_summary: Option<String>,
+    pub compact_size: i64,
+    pub compaction_version: i64,
+    pub compact_seq: i64,
+    pub compact_tokens: i64,
+    pub compact_bytes: i64,
+    pub last_seq: i64,
+    pub position_count: i64,
+    pub history_tokens: i64,
+    pub history_bytes: i64,
+    pub instruction_tokens: i64,
+    tail: String,
+    pub revision: i64,
+    pub rewrites: i64,
+}
+
+impl ContextHead {
+    /// The end of the history.
+    ///
+    /// # Errors
+    /// The stored text is not readable.
+    pub fn tail(&self) -> Result<Tail> {
+        serde_json::from_str(&self.tail).map_err(|_| StorageError::Corrupt("sessions.tail"))
+    }
+}
+
+/// What stands before the tail, and how the tail begins.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct OpeningRow {
+    pub instructions: Option<String>,
+    pub instruction_count: i64,
+    pub first_role: Option<String>,
+    pub first_starts_turn: Option<bool>,
+    pub rewrites: Option<i64>,
+}
+
+/// The user messages that opened a turn and lie behind the pointer.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct CarriedRow {
+    /// Their bodies, joined by commas.
+    pub bodies: Option<String>,
+    /// Their estimated tokens, together.
+    pub tokens: Option<i64>,
+}
+
+/// Some messages of the tail.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct TailPage {
+    /// Their bodies and the results shown between them, joined by commas.
+    pub bodies: Option<String>,
+    /// Bytes of their bodies.
+    pub bytes: Option<i64>,
+    /// `seq` of the last one.
+    pub last_seq: Option<i64>,
+    /// The session's counter when they were read.
+    pub rewrites: Option<i64>,
+}
+
+impl Database {
+    /// The head of a session's context, if there is such a session.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn find_context_head(&self, key: SessionKey) -> Result<Option<ContextHead>> {
+        Ok(reading!(self, pool => sqlx::query_as(
+            "SELECT compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
+             compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
+             instruction_tokens, tail, revision, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .fetch_optional(pool)
+        .await)?)
+    }
+
+    /// Instructions, and the first message of the tail.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_opening(&self, key: SessionKey, head: &ContextHead) -> Result<OpeningRow> {
+        Ok(reading!(self, pool => sqlx::query_as(
+            "SELECT instructions, instruction_count, first_role, first_starts_turn, \
+             (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM \
+             (SELECT string_agg(body, ',' ORDER BY seq) AS instructions, count(*) AS instruction_count \
+              FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NULL \
+              AND NOT erased AND seq <= $4) AS shown LEFT JOIN \
+             (SELECT role AS first_role, starts_turn AS first_starts_turn FROM messages \
+              WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
+              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first ON TRUE"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(head.compact_seq)
+        .bind(head.last_seq)
+        .fetch_one(pool)
+        .await)?)
+    }
+
+    /// The user messages that opened the turn which reaches over the pointer, as far as they lie behind it.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_carried(&self, key: SessionKey, compact_seq: i64) -> Result<CarriedRow> {
+        // From the newest turn's start up to the first message that is not a user's.
+        Ok(reading!(self, pool => sqlx::query_as(
+            "WITH turn AS (SELECT max(seq) AS seq FROM messages WHERE tenant_id = $1 \
+              AND session_id = $2 AND starts_turn AND seq <= $3), \
+             behind AS (SELECT coalesce(min(seq), $3 + 1) AS seq FROM messages WHERE tenant_id = $1 \
+              AND session_id = $2 AND seq > (SELECT seq FROM turn) AND seq <= $3 \
+              AND position IS NOT NULL AND role <> 'user') \
+             SELECT string_agg(body, ',' ORDER BY seq) AS bodies, \
+             CAST(sum(tokens) AS BIGINT) AS tokens FROM messages WHERE tenant_id = $1 \
+             AND session_id = $2 AND seq >= (SELECT seq FROM turn) AND seq < (SELECT seq FROM behind) \
+             AND position IS NOT NULL AND role = 'user'"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(compact_seq)
+        .fetch_one(pool)
+        .await)?)
+    }
+
+    /// Where the page behind `after` ends: the `seq` of its last message. `bytes` are those of all positions before it.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn find_page_end(
+        &self,
+        key: SessionKey,
+        after: i64,
+        up_to: i64,
+        bytes: i64,
+    ) -> Result<i64> {
+        let end: Option<i64> = reading!(self, pool => sqlx::query_scalar(
+            "SELECT max(seq) FROM (SELECT seq, bytes_before FROM messages WHERE tenant_id = $1 \
+             AND session_id = $2 AND seq > $3 AND seq <= $4 AND position IS NOT NULL \
+             ORDER BY seq LIMIT $6) AS page WHERE bytes_before < $5"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(after)
+        .bind(up_to)
+        .bind(bytes.saturating_add(PAGE_BYTES))
+        .bind(PAGE_MESSAGES)
+        .fetch_one(pool)
+        .await)?;
+        Ok(end.unwrap_or(up_to))
+    }
+
+    /// The messages of the tail behind `after`, up to and with `up_to`.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_tail_page(
+        &self,
+        key: SessionKey,
+        after: i64,
+        up_to: i64,
+        compact_size: i64,
+    ) -> Result<TailPage> {
+        // The fill of the first message belongs to a group behind the pointer.
+        Ok(reading!(self, pool => sqlx::query_as(
+            "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN body \
+             ELSE fill || ',' || body END, ',' ORDER BY seq) AS bodies, \
+             CAST(sum(octet_length(body)) AS BIGINT) AS bytes, max(seq) AS last_seq, \
+             (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
+             FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
+             AND position IS NOT NULL"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(after)
+        .bind(up_to)
+        .bind(compact_size)
+        .fetch_one(pool)
+        .await)?)
+    }
+}

@@ -1,0 +1,397 @@
+//! Messages: appending them, listing them, finding one.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use futures_util::TryStreamExt;
+use futures_util::future::BoxFuture;
+
+use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
+use super::{Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, on_both, reading};
+use crate::domain::message::Message;
+use crate::domain::pairing::{PairingFault, Placed, place};
+
+/// A message with its place, as it is inserted.
+pub type NewRow = Placed;
+
+/// Appends messages: all, or none.
+#[derive(Debug, Clone)]
+pub struct AppendMessages {
+    /// To which session.
+    pub key: SessionKey,
+    /// Each with its id; where the client chose the id, the message says so.
+    pub messages: Vec<(String, Message)>,
+    /// The `lastSeq` that the client believes in.
+    pub expected_last_seq: Option<i64>,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Where a message is stored.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[expect(missing_docs, reason = "the columns are described in the migration")]
+pub struct StoredRef {
+    pub id: String,
+    pub seq: i64,
+    pub position: Option<i64>,
+    pub length: i64,
+    pub created_at: Timestamp,
+    body_digest: Vec<u8>,
+}
+
+/// What an append did.
+#[derive(Debug)]
+pub struct AppendOutcome {
+    /// One a message of the request, in its order; those that were there already included.
+    pub stored: Vec<StoredRef>,
+    /// The session's highest `seq` now.
+    pub last_seq: i64,
+    /// The pointer, which decides whether a message that was there already is summarised.
+    pub compact_size: i64,
+}
+
+/// Why an append is refused; nothing of it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppendRefusal {
+    /// The session takes no writes.
+    Session(WriteRefusal),
+    /// The history has moved on.
+    Sequence {
+        /// The session's `lastSeq`.
+        last_seq: i64,
+    },
+    /// A tool result fits nowhere.
+    Pairing {
+        /// Which message of the request.
+        index: usize,
+        /// Why.
+        fault: PairingFault,
+    },
+    /// Another message has that id.
+    IdTaken {
+        /// Which message of the request.
+        index: usize,
+    },
+}
+
+impl Write for AppendMessages {
+    type Output = Result<AppendOutcome, AppendRefusal>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            let session = match lock_open(conn, self.key).await? {
+                Ok(session) => session,
+                Err(refusal) => return Ok(Err(AppendRefusal::Session(refusal))),
+            };
+            let known = self.find_known(conn).await?;
+            let mut fresh = Vec::with_capacity(self.messages.len());
+            // Index in the request of each message that is not there yet.
+            let mut origins = Vec::with_capacity(self.messages.len());
+            for (index, (id, message)) in self.messages.iter().enumerate() {
+                match known.get(id) {
+                    Some(stored) if stored.body_digest == message.body_digest => {}
+                    Some(_) => return Ok(Err(AppendRefusal::IdTaken { index })),
+                    None => {
+                        fresh.push((id.clone(), message.clone()));
+                        origins.push(index);
+                    }
+                }
+            }
+            let mut last_seq = session.last_seq;
+            let mut stored = known;
+            if !fresh.is_empty() {
+                if self
+                    .expected_last_seq
+                    .is_some_and(|expected| expected != last_seq)
+                {
+                    return Ok(Err(AppendRefusal::Sequence { last_seq }));
+                }
+                let placement = match place(session.counters(), session.tail()?, fresh) {
+                    Ok(placement) => placement,
+                    Err((at, fault)) => {
+                        let index = origins.get(at).copied().unwrap_or(at);
+                        return Ok(Err(AppendRefusal::Pairing { index, fault }));
+                    }
+                };
+                insert(conn, self.key, &placement.rows, self.now).await?;
+                store_counters(
+                    conn,
+                    self.key,
+                    &placement.counters,
+                    &placement.tail,
+                    self.now,
+                )
+                .await?;
+                last_seq = placement.counters.last_seq;
+                for row in placement.rows {
+                    stored.insert(row.id.clone(), StoredRef::new(&row, self.now));
+                }
+            }
+            let in_order = self.messages.iter().map(|(id, _)| stored.get(id).cloned());
+            Ok(Ok(AppendOutcome {
+                stored: in_order
+                    .collect::<Option<_>>()
+                    .ok_or(StorageError::Corrupt("an appended message has no row"))?,
+                last_seq,
+                compact_size: session.compact_size,
+            }))
+        })
+    }
+}
+
+impl AppendMessages {
+    /// The messages of this request that were stored before, by id. Only a client's ids can be.
+    async fn find_known(&self, conn: &mut Conn<'_>) -> Result<HashMap<String, StoredRef>> {
+        let mut known = HashMap::new();
+        for (id, message) in &self.messages {
+            if message.annotations.id.is_none() {
+                continue;
+            }
+            let stored: Option<StoredRef> = on_both!(conn, c => sqlx::query_as(
+                "SELECT id, seq, position, length, created_at, body_digest FROM messages \
+                 WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(id)
+            .fetch_optional(c)
+            .await)?;
+            known.extend(stored.map(|stored| (id.clone(), stored)));
+        }
+        Ok(known)
+    }
+}
+
+impl StoredRef {
+    /// What a client is told of a row that was just placed.
+    #[must_use]
+    pub fn new(row: &Placed, now: Timestamp) -> Self {
+        Self {
+            id: row.id.clone(),
+            seq: row.seq,
+            position: row.position,
+            length: units(row),
+            created_at: now,
+            body_digest: row.message.body_digest.to_vec(),
+        }
+    }
+}
+
+fn units(row: &Placed) -> i64 {
+    i64::try_from(row.message.size.units).unwrap_or(i64::MAX)
+}
+
+fn tokens(row: &Placed) -> i64 {
+    i64::try_from(row.message.size.tokens()).unwrap_or(i64::MAX)
+}
+
+/// Rows that one statement inserts. Few sizes, so that few texts are prepared.
+const CHUNKS: [usize; 3] = [64, 8, 1];
+/// Values that differ from row to row.
+const ROW_VALUES: usize = 21;
+
+static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| CHUNKS.map(insert_text));
+
+fn insert_text(rows: usize) -> String {
+    let mut text = String::from(
+        "INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
+         starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, call_index, \
+         tool_name, body_digest, content_digest, calls, usage, fill, body, erased) VALUES ",
+    );
+    for row in 0..rows {
+        text.push_str(if row == 0 {
+            "($1, $2, $3"
+        } else {
+            ", ($1, $2, $3"
+        });
+        for value in 0..ROW_VALUES - 1 {
+            // Writing to a string does not fail.
+            let _ = write!(text, ", ${}", 4 + row * (ROW_VALUES - 1) + value);
+        }
+        text.push_str(", FALSE)");
+    }
+    text
+}
+
+/// Inserts rows that were placed.
+pub(super) async fn insert(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    rows: &[Placed],
+    now: Timestamp,
+) -> Result<()> {
+    let mut rest = rows;
+    for (chunk, text) in CHUNKS.iter().zip(INSERTS.iter()) {
+        while let Some((now_inserted, behind)) = rest.split_at_checked(*chunk) {
+            if now_inserted.is_empty() {
+                break;
+            }
+            insert_chunk(conn, key, now_inserted, now, text).await?;
+            rest = behind;
+        }
+    }
+    Ok(())
+}
+
+async fn insert_chunk(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    rows: &[Placed],
+    now: Timestamp,
+    text: &'static str,
+) -> Result<()> {
+    on_both!(conn, c => {
+        let mut query = sqlx::query(text)
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(now);
+        for row in rows {
+            let calls = if row.message.calls.is_empty() {
+                None
+            } else {
+                Some(serde_json::to_string(&row.message.calls)
+                    .map_err(|_| StorageError::Corrupt("messages.calls"))?)
+            };
+            query = query
+                .bind(row.seq)
+                .bind(row.position)
+                .bind(&row.id)
+                .bind(row.message.role.as_str())
+                .bind(row.starts_turn)
+                .bind(row.starts_group)
+                .bind(row.message.annotations.incomplete)
+                .bind(units(row))
+                .bind(tokens(row))
+                .bind(row.before.length)
+                .bind(row.before.tokens)
+                .bind(row.before.bytes)
+                .bind(row.call_index)
+                .bind(super::spell(row.tool_name.as_deref()))
+                .bind(row.message.body_digest.to_vec())
+                .bind(row.message.content_digest.to_vec())
+                .bind(calls)
+                .bind(row.message.annotations.usage.as_ref().map(|usage| usage.get().to_owned()))
+                .bind(&row.fill)
+                .bind(&row.message.body);
+        }
+        query.execute(c).await.map(drop)
+    })?;
+    Ok(())
+}
+
+/// A message as it is listed.
+#[derive(Debug, Clone, sqlx::FromRow)]
+#[expect(missing_docs, reason = "the columns are described in the migration")]
+pub struct MessageRow {
+    pub id: String,
+    pub seq: i64,
+    pub position: Option<i64>,
+    pub length: i64,
+    pub erased: bool,
+    pub incomplete: bool,
+    pub usage: Option<String>,
+    pub created_at: Timestamp,
+    pub body: String,
+}
+
+/// Which messages a list shows.
+#[derive(Debug, Clone)]
+pub struct MessageFilter {
+    /// Only those with a larger `seq`.
+    pub after_seq: i64,
+    /// Only those with a smaller `seq`.
+    pub before_seq: i64,
+    /// Only this role.
+    pub role: Option<&'static str>,
+    /// Which way.
+    pub order: Order,
+}
+
+macro_rules! list {
+    ($where:literal, $order:literal) => {
+        concat!(
+            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body FROM messages \
+             WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq < $4 ",
+            $where,
+            " ORDER BY seq ",
+            $order,
+            " LIMIT $6"
+        )
+    };
+}
+
+impl Database {
+    /// Messages of a session: at most `limit`, and no more once their bodies pass `budget` bytes (the
+    /// first is always given). The flag says whether more follow.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn list_messages(
+        &self,
+        key: SessionKey,
+        filter: &MessageFilter,
+        limit: usize,
+        budget: usize,
+    ) -> Result<(Vec<MessageRow>, bool)> {
+        // Instructions are few and have an index of their own; other roles are found on the way.
+        let instruction = matches!(filter.role, Some("system" | "developer"));
+        let text = match (instruction, filter.order) {
+            (true, Order::Asc) => list!("AND position IS NULL AND role = $5", "ASC"),
+            (true, Order::Desc) => list!("AND position IS NULL AND role = $5", "DESC"),
+            (false, Order::Asc) => list!("AND ($5 IS NULL OR role = $5)", "ASC"),
+            (false, Order::Desc) => list!("AND ($5 IS NULL OR role = $5)", "DESC"),
+        };
+        let one_more = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+        reading!(self, pool => {
+            let mut found = sqlx::query_as::<_, MessageRow>(text)
+                .bind(key.tenant.0)
+                .bind(key.session)
+                .bind(filter.after_seq)
+                .bind(filter.before_seq)
+                .bind(filter.role)
+                .bind(one_more)
+                .fetch(pool);
+            let mut rows = Vec::new();
+            let mut bytes = 0;
+            while let Some(row) = found.try_next().await? {
+                if rows.len() == limit || bytes > budget {
+                    return Ok((rows, true));
+                }
+                bytes += row.body.len();
+                rows.push(row);
+            }
+            Ok((rows, false))
+        })
+    }
+
+    /// One message of a session, if it is there.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn find_message(&self, key: SessionKey, id: &str) -> Result<Option<MessageRow>> {
+        Ok(reading!(self, pool => sqlx::query_as(
+            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body FROM messages \
+             WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(id)
+        .fetch_optional(pool)
+        .await)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_insert_binds_every_value_of_every_row() {
+        for rows in CHUNKS {
+            let text = insert_text(rows);
+            let last = format!("${}, FALSE)", 3 + rows * (ROW_VALUES - 1));
+            assert!(text.ends_with(&last), "{text}");
+        }
+    }
+}

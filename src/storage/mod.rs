@@ -1,0 +1,201 @@
+//! The database: one SQL text for two engines, and the way writes reach them.
+//!
+//! [`Database`] is an enum over the two pools. A statement is written once, with `$1` placeholders,
+//! and [`on_both`] expands it once per engine, natively typed. Not `sqlx::Any` (it fails at run time
+//! on native types), not a trait with two implementations (they drift). The few texts that do differ
+//! stand behind one function each.
+//!
+//! All that one request writes is one [`Write`], handed over in one call; its conditions are checked
+//! inside its transaction. On SQLite a single writer puts waiting writes into one transaction, so
+//! that many requests share a commit; each is answered after the commit that holds it. No rule about
+//! sessions lives here: a write asks `domain` what may be placed where.
+
+mod agents;
+mod compactions;
+mod connect;
+mod contexts;
+mod landmarks;
+mod leases;
+mod messages;
+mod sessions;
+mod timestamp;
+mod writer;
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sqlx::{PgConnection, SqliteConnection};
+
+pub use agents::{DeleteAgent, PutAgent, StoredAgent};
+pub use compactions::{
+    BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
+};
+pub use connect::{Database, MigrateError, Options, Url};
+pub use contexts::{ContextHead, PAGE_BYTES, TailPage};
+pub use leases::{AcquireLease, Acquired, ReleaseLease, RenewLease};
+pub use messages::{
+    AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
+};
+pub use sessions::{
+    ChangeSession, CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession,
+    SessionChange, SessionFilter, SessionRow, WriteRefusal,
+};
+pub use timestamp::Timestamp;
+
+/// Why the database did not do what it was asked. The display text names no value and no statement.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// No connection, or no place in the queue, came free in time.
+    #[error("the database is busy: no connection came free in time")]
+    Busy,
+    /// The database cannot be reached, is full, or is shutting down.
+    #[error("the database is unavailable")]
+    Unavailable(#[source] sqlx::Error),
+    /// A write met a concurrent one again and again.
+    #[error("the write met concurrent ones in every try")]
+    Contended(#[source] sqlx::Error),
+    /// Two rows claim one key. Never shown: whoever can meet it asks again.
+    #[error("a row with this key exists")]
+    Duplicate(#[source] sqlx::Error),
+    /// A stored value cannot be read back.
+    #[error("a stored value is not readable: {0}")]
+    Corrupt(&'static str),
+    /// Anything else.
+    #[error("the database refused a statement")]
+    Driver(#[source] sqlx::Error),
+    /// The writer stopped while the write waited.
+    #[error("the writer has stopped")]
+    Stopped,
+}
+
+impl StorageError {
+    /// Whether asking again can help.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::Busy | Self::Unavailable(_) | Self::Contended(_) | Self::Stopped
+        )
+    }
+}
+
+impl From<sqlx::Error> for StorageError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::PoolTimedOut => Self::Busy,
+            sqlx::Error::PoolClosed | sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed => {
+                Self::Unavailable(error)
+            }
+            sqlx::Error::Database(cause) => {
+                let code = cause.code().unwrap_or_default();
+                match (cause.is_unique_violation(), code.as_ref()) {
+                    (true, _) => Self::Duplicate(error),
+                    // PostgreSQL: serialization failure, deadlock. SQLite: busy and its kinds.
+                    (_, "40001" | "40P01" | "5" | "261" | "517" | "773" | "6") => {
+                        Self::Contended(error)
+                    }
+                    // PostgreSQL: connection, resources, shutdown. SQLite: I/O, full, cannot open, read-only.
+                    (_, "13" | "14" | "8" | "10") => Self::Unavailable(error),
+                    (_, code)
+                        if code.len() == 5
+                            && (code.starts_with("08")
+                                || code.starts_with("53")
+                                || code.starts_with("57P")
+                                || code == "25006") =>
+                    {
+                        Self::Unavailable(error)
+                    }
+                    // Extended SQLite I/O errors are 10 in the low byte.
+                    (_, code)
+                        if code.len() < 5
+                            && code.parse::<u32>().is_ok_and(|code| code & 0xFF == 10) =>
+                    {
+                        Self::Unavailable(error)
+                    }
+                    _ => Self::Driver(error),
+                }
+            }
+            _ => Self::Driver(error),
+        }
+    }
+}
+
+/// A result of the storage.
+pub type Result<T, E = StorageError> = std::result::Result<T, E>;
+
+/// A connection of either engine.
+pub enum Conn<'c> {
+    /// An SQLite connection.
+    Sqlite(&'c mut SqliteConnection),
+    /// A PostgreSQL connection.
+    Postgres(&'c mut PgConnection),
+}
+
+/// Expands an expression once per engine; in it the name stands for a connection of that engine.
+macro_rules! on_both {
+    ($conn:expr, $name:ident => $body:expr) => {
+        match $conn {
+            $crate::storage::Conn::Sqlite($name) => {
+                let $name = &mut **$name;
+                $body
+            }
+            $crate::storage::Conn::Postgres($name) => {
+                let $name = &mut **$name;
+                $body
+            }
+        }
+    };
+}
+use on_both;
+
+/// Expands a read once per engine; in it the name stands for the engine's pool of readers. The
+/// connection goes back as soon as the rows are there, so none is held while a client waits.
+macro_rules! reading {
+    ($database:expr, $name:ident => $body:expr) => {
+        match $database {
+            $crate::storage::Database::Sqlite { readers: $name, .. } => $body,
+            $crate::storage::Database::Postgres($name) => $body,
+        }
+    };
+}
+use reading;
+
+/// All that one request writes, with the conditions under which it does.
+///
+/// A write may run more than once (after a conflict, or when a transaction shared with others fails),
+/// always from the start and never after it was committed. A refusal is an output, decided before
+/// anything is written.
+pub trait Write: Send + Sync + 'static {
+    /// What the request is answered with.
+    type Output: Send + 'static;
+
+    /// Runs in a transaction that is committed if this gives `Ok`.
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>>;
+}
+
+/// How long a caller should wait before it tries again after a temporary failure.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// One tenant; every key begins with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantId(pub i64);
+
+/// A session of a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionKey {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Which one.
+    pub session: uuid::Uuid,
+}
+
+/// A string in its JSON spelling, which holds no U+0000 whatever the string holds.
+fn spell(text: Option<&str>) -> Option<String> {
+    text.map(crate::domain::json::encode_string)
+}
+
+fn unspell(text: Option<String>) -> Option<String> {
+    text.and_then(|text| {
+        crate::domain::json::decode_string(&text).map(std::borrow::Cow::into_owned)
+    })
+}
