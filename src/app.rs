@@ -1,0 +1,335 @@
+//! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use actix_web::HttpServer;
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::web::Data;
+use time::OffsetDateTime;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::config::{self, ModelSettings, Settings};
+use crate::domain::plan::Boundary;
+use crate::domain::policy::CompactionPolicy;
+use crate::http;
+use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
+use crate::service::{Bounds, Defaults, ModelAt, Parts, Service, Summarizer};
+use crate::storage::{Database, MigrateError, Options, StorageError, Url};
+
+/// Why the service did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The database URL is not one.
+    #[error("database_url (PRECIS_DATABASE_URL): {0}")]
+    DatabaseUrl(&'static str),
+    /// The schema could not be brought up to date.
+    #[error("cannot prepare the database {database}")]
+    Migrate {
+        /// Which database, without its password.
+        database: String,
+        /// Why.
+        #[source]
+        source: MigrateError,
+    },
+    /// The database could not be opened.
+    #[error("cannot open the database {database}")]
+    Open {
+        /// Which database, without its password.
+        database: String,
+        /// Why.
+        #[source]
+        source: StorageError,
+    },
+    /// A model's settings do not work.
+    #[error("cannot set up the client of the model server")]
+    Model(#[from] SetupError),
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address} (listen, PRECIS_LISTEN); is another service using it?")]
+    Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The server stopped with an error.
+    #[error("the HTTP server stopped")]
+    Serve(#[source] io::Error),
+    /// A mistake of ours.
+    #[error("the program is broken: {0}")]
+    Broken(&'static str),
+}
+
+/// The service, bound to its address and not yet serving.
+pub struct Application {
+    server: Server,
+    address: SocketAddr,
+    service: Service,
+    database: Database,
+    stop: StopHandle,
+    patience: Duration,
+    banner: Vec<(&'static str, String)>,
+}
+
+/// Asks a running [`Application`] to end gracefully.
+#[derive(Debug, Clone, Default)]
+pub struct StopHandle(CancellationToken);
+
+impl StopHandle {
+    /// Requests in flight and running compactions are finished; nothing new is taken.
+    pub fn stop(&self) {
+        self.0.cancel();
+    }
+}
+
+fn database_options(settings: &Settings) -> Options {
+    Options {
+        max_connections: settings.database.max_connections,
+        readers: settings.database.readers,
+        acquire_timeout: settings.database.acquire_timeout(),
+        busy_timeout: settings.database.busy_timeout(),
+    }
+}
+
+fn parse_url(settings: &Settings) -> Result<Url, StartError> {
+    Url::parse(settings.database_url.expose()).map_err(StartError::DatabaseUrl)
+}
+
+/// Brings the database up to date; gives the names of the migrations that were applied.
+///
+/// # Errors
+/// The database cannot be reached, or is newer than this program.
+pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
+    let url = parse_url(settings)?;
+    Database::migrate(&url, &database_options(settings))
+        .await
+        .map_err(|source| StartError::Migrate {
+            database: url.describe(),
+            source,
+        })
+}
+
+impl Application {
+    /// Opens the database (bringing it up to date), sets up the models, and binds the address.
+    ///
+    /// # Errors
+    /// Whatever stands in the way of serving.
+    pub async fn build(settings: Settings) -> Result<Self, StartError> {
+        if !http::schemas_are_sound() {
+            return Err(StartError::Broken("a JSON Schema does not compile"));
+        }
+        let url = parse_url(&settings)?;
+        migrate(&settings).await?;
+        let database = Database::open(&url, &database_options(&settings))
+            .await
+            .map_err(|source| StartError::Open {
+                database: url.describe(),
+                source,
+            })?;
+        let summarizer = summarizer(&settings)?;
+        let writes_with = describe_summarizer(&summarizer);
+        let service = Service::new(Parts {
+            database: database.clone(),
+            summarizer,
+            defaults: defaults(&settings),
+            bounds: Bounds {
+                messages_per_append: settings.limits.messages_per_append,
+                message_bytes: settings.limits.message_bytes,
+                lease: settings.compaction.lease(),
+                compaction_deadline: settings.compaction.deadline(),
+            },
+            clock: OffsetDateTime::now_utc,
+            new_id: Uuid::now_v7,
+            runtime: Handle::current(),
+        });
+        let (server, address) = bind(&settings, service.clone())?;
+        Ok(Self {
+            server,
+            address,
+            service,
+            database,
+            stop: StopHandle::default(),
+            patience: settings.http.shutdown(),
+            banner: vec![
+                ("API", format!("http://{address}")),
+                ("Swagger UI", format!("http://{address}/docs/")),
+                ("Database", url.describe()),
+                ("Summaries", writes_with),
+            ],
+        })
+    }
+
+    /// The address it is bound to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A way to end it from outside.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// Serves until it is asked to stop, by a signal or a [`StopHandle`], and then ends gracefully.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub async fn run(self) -> Result<(), StartError> {
+        self.print_banner();
+        let handle = self.server.handle();
+        let ending = end_gracefully(self.stop, handle, self.service, self.patience);
+        let ending = tokio::spawn(ending);
+        self.server.await.map_err(StartError::Serve)?;
+        // The server also ends by itself if it fails; then nobody waits for the signals any more.
+        if !ending.is_finished() {
+            ending.abort();
+        }
+        self.database.close().await;
+        Ok(())
+    }
+
+    fn print_banner(&self) {
+        use std::io::Write;
+        let mut text = format!("Precis {}\n", env!("CARGO_PKG_VERSION"));
+        for (name, value) in &self.banner {
+            text.push_str(&format!("  {name:<10} {value}\n"));
+        }
+        // A closed standard output is no reason not to serve.
+        let mut out = io::stdout().lock();
+        drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+    }
+}
+
+/// Waits for the wish to end, lets compactions finish while the server still answers, then stops the server.
+async fn end_gracefully(
+    stop: StopHandle,
+    server: ServerHandle,
+    service: Service,
+    patience: Duration,
+) {
+    tokio::select! {
+        () = stop.0.cancelled() => {}
+        () = signalled() => {}
+    }
+    tracing::info!("shutting down: finishing what is running");
+    let finish = async {
+        if !service.drain(patience).await {
+            tracing::warn!("a compaction still runs; its lease will run out");
+        }
+        server.stop(true).await;
+    };
+    tokio::select! {
+        () = finish => {}
+        // Asked twice, a person means now.
+        () = signalled() => server.stop(false).await,
+    }
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        // Without signals the process can still be killed; it then leaves nothing half done.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), StartError> {
+    let address = settings.listen;
+    let listen = |source| StartError::Listen { address, source };
+    let body_bytes = settings.limits.body_bytes;
+    let service = Data::new(service);
+    let patience = settings.http.shutdown().as_secs();
+    let server = HttpServer::new(move || http::app(service.clone(), body_bytes))
+        .workers(settings.http.worker_count())
+        .max_connections(settings.http.max_connections)
+        .keep_alive(settings.http.keep_alive())
+        .client_request_timeout(settings.http.header_timeout())
+        .shutdown_timeout(patience)
+        .disable_signals()
+        .bind(address)
+        .map_err(listen)?;
+    let bound = server.addrs().first().copied().unwrap_or(address);
+    Ok((server.run(), bound))
+}
+
+fn defaults(settings: &Settings) -> Defaults {
+    Defaults {
+        compact_count: i64::from(settings.compaction.compact_count),
+        compaction: CompactionPolicy {
+            keep_recent_turns: i64::from(settings.compaction.keep_recent_turns),
+            boundary: match settings.compaction.boundary {
+                config::Boundary::Turn => Boundary::Turn,
+                config::Boundary::Step => Boundary::Step,
+            },
+            max_summary_tokens: i64::from(settings.compaction.max_summary_tokens),
+        },
+        model: settings.main_model().map(|model| model.model),
+    }
+}
+
+fn summarizer(settings: &Settings) -> Result<Summarizer, StartError> {
+    let at = |model: Option<ModelSettings>| {
+        model
+            .map(|model| {
+                let endpoint = Endpoint::parse(&model.base_url, model.api_key)?;
+                Ok::<_, SetupError>(ModelAt {
+                    server: ChatModel::new(&endpoint, timeouts(settings), retries(settings))?,
+                    base_url: model.base_url,
+                    model: model.model,
+                })
+            })
+            .transpose()
+    };
+    Ok(Summarizer {
+        ask_models: settings.compaction.summarizer != config::Summarizer::Extractive,
+        fall_back: settings.compaction.fallback == config::Fallback::Extractive,
+        compaction: at(settings.compaction_model())?,
+        compaction_is_own: !settings.compaction_model.is_empty(),
+        main: at(settings.main_model())?,
+        cap_name: match settings.compaction.output_cap {
+            config::OutputCap::MaxTokens => Some(OutputCapName::MaxTokens),
+            config::OutputCap::MaxCompletionTokens => Some(OutputCapName::MaxCompletionTokens),
+            config::OutputCap::None => None,
+        },
+        cap_tokens: settings.compaction.output_cap_tokens,
+    })
+}
+
+fn describe_summarizer(summarizer: &Summarizer) -> String {
+    let model = summarizer.compaction.as_ref().or(summarizer.main.as_ref());
+    match model.filter(|_| summarizer.ask_models) {
+        Some(at) => format!("model {}", at.model),
+        None => "embedded extractive summarizer (no model is called)".to_owned(),
+    }
+}
+
+fn timeouts(settings: &Settings) -> Timeouts {
+    Timeouts {
+        connect: settings.provider.connect_timeout(),
+        first_byte: settings.provider.first_byte_timeout(),
+        idle: settings.provider.idle_timeout(),
+        call: settings.provider.call_timeout(),
+    }
+}
+
+fn retries(settings: &Settings) -> RetryPolicy {
+    RetryPolicy {
+        attempts: settings.provider.attempts,
+        backoff_initial: settings.provider.backoff_initial(),
+        backoff_max: settings.provider.backoff_max(),
+        retry_after_max: settings.provider.retry_after_max(),
+        wait_total: settings.provider.retry_wait_total(),
+    }
+}

@@ -1,0 +1,142 @@
+//! The last hand on every response: the request id, and errors as problem documents.
+//!
+//! Whatever fails, in a handler, an extractor or the framework itself, comes through here. So there
+//! is one place where a cause is logged, once, and where path and request id are put into the answer.
+
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::middleware::Next;
+use actix_web::{Error, HttpMessage};
+use tracing::Span;
+use tracing_actix_web::RootSpanBuilder;
+use uuid::Uuid;
+
+use super::problem::{Code, Problem};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The id of a request: the client's if it is harmless, else a new one.
+#[derive(Debug, Clone)]
+struct RequestId(String);
+
+impl RequestId {
+    fn of(request: &ServiceRequest) -> Self {
+        if let Some(id) = request.extensions().get::<Self>() {
+            return id.clone();
+        }
+        let given = request
+            .headers()
+            .get(REQUEST_ID)
+            .and_then(|id| id.to_str().ok());
+        let is_harmless = |id: &&str| {
+            (1..=128).contains(&id.len())
+                && id
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        };
+        let id = match given.filter(is_harmless) {
+            Some(id) => id.to_owned(),
+            None => Uuid::now_v7().simple().to_string(),
+        };
+        let id = Self(id);
+        request.extensions_mut().insert(id.clone());
+        id
+    }
+}
+
+/// The span of a request. At `debug`, since a line a request costs more than most requests do.
+pub struct RequestSpan;
+
+impl RootSpanBuilder for RequestSpan {
+    fn on_request_start(request: &ServiceRequest) -> Span {
+        let id = RequestId::of(request).0;
+        tracing::debug_span!(
+            "request",
+            request_id = %id,
+            method = %request.method(),
+            // The pattern, not the path: a path may hold anything.
+            route = request.match_pattern().as_deref().unwrap_or("none"),
+            status = tracing::field::Empty,
+        )
+    }
+
+    fn on_request_end<B: MessageBody>(span: Span, outcome: &Result<ServiceResponse<B>, Error>) {
+        let status = match outcome {
+            Ok(response) => response.status().as_u16(),
+            Err(error) => error.as_response_error().status_code().as_u16(),
+        };
+        span.record("status", status);
+        span.in_scope(|| tracing::debug!(status, "answered"));
+    }
+}
+
+/// Puts the request id on a response and makes a problem document of an error.
+///
+/// # Errors
+/// None of ours: an error became a response before.
+pub async fn finish(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let id = RequestId::of(&request).0;
+    let path = request.path().to_owned();
+    // Handlers and extractors never fail here: their errors are responses already.
+    let response = next.call(request).await?;
+    let problem = response
+        .response()
+        .error()
+        .map(|error| problem_of(error, &id, &path));
+    let response = response.map_into_boxed_body();
+    let mut response = match problem {
+        Some(problem) => response.into_response(problem),
+        None => response,
+    };
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    Ok(response)
+}
+
+fn problem_of(error: &Error, id: &str, path: &str) -> actix_web::HttpResponse {
+    if let Some(problem) = error.as_error::<Problem>() {
+        log(problem, id);
+        return problem.respond(path, id);
+    }
+    // The framework's own refusals; its words are for nobody.
+    let status = error.as_response_error().status_code();
+    let problem = match status.as_u16() {
+        404 => Problem::new(Code::RouteNotFound, "There is no such route."),
+        405 => Problem::new(
+            Code::MethodNotAllowed,
+            "This path does not take this method.",
+        ),
+        413 => Problem::new(Code::PayloadTooLarge, "The request is too large."),
+        415 => Problem::new(Code::UnsupportedMediaType, "The body must be JSON."),
+        400..=499 => Problem::new(Code::InvalidParameter, "The request cannot be read."),
+        _ => {
+            tracing::error!(request_id = id, cause = %error, "a request failed");
+            Problem::new(
+                Code::Internal,
+                "A fault of the server. Its log has the cause under the requestId.",
+            )
+        }
+    };
+    problem.respond(path, id)
+}
+
+fn log(problem: &Problem, id: &str) {
+    let code = problem.code.as_str();
+    match problem.code {
+        Code::Internal => {
+            tracing::error!(request_id = id, code, cause = %problem.causes(), "a request failed");
+        }
+        Code::StorageUnavailable
+        | Code::SummarizerFailed
+        | Code::ModelFailed
+        | Code::ModelTimeout => {
+            tracing::warn!(request_id = id, code, cause = %problem.causes(), "a request failed");
+        }
+        _ => tracing::debug!(request_id = id, code, "a request was refused"),
+    }
+}

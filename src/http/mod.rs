@@ -1,0 +1,98 @@
+//! HTTP: the list of routes, a file a resource, problem documents, schema-checked bodies.
+//!
+//! Handlers are thin: they read a request, call one use case, and write its answer. What a request
+//! means is the service's.
+
+mod agents;
+mod compactions;
+mod context;
+mod cursor;
+mod extract;
+mod finish;
+mod messages;
+mod openapi;
+mod operations;
+mod problem;
+mod respond;
+mod schema;
+mod sessions;
+
+use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::middleware::from_fn;
+use actix_web::web::{self, Data};
+use actix_web::{App, Error, HttpRequest, HttpResponse};
+use utoipa_actix_web::AppExt;
+use utoipa_actix_web::service_config::ServiceConfig;
+
+pub use openapi::{openapi_json, route_table};
+pub use problem::{Code, Problem};
+pub use schema::warm_up as schemas_are_sound;
+
+use crate::service::Service;
+
+/// Every route that the OpenAPI document describes.
+fn routes(config: &mut ServiceConfig<'_>) {
+    config
+        .service(agents::put_agent)
+        .service(agents::list_agents)
+        .service(agents::get_agent)
+        .service(agents::delete_agent)
+        .service(sessions::create_session)
+        .service(sessions::list_sessions)
+        .service(sessions::get_session)
+        .service(sessions::patch_session)
+        .service(sessions::delete_session)
+        .service(sessions::close_session)
+        .service(sessions::reopen_session)
+        .service(sessions::reset_session)
+        .service(messages::append_messages)
+        .service(messages::list_messages)
+        .service(messages::get_message)
+        .service(context::get_context)
+        .service(compactions::compact_session)
+        .service(compactions::list_compactions)
+        .service(compactions::get_compaction)
+        .service(operations::live)
+        .service(operations::ready)
+        .service(operations::openapi_document);
+}
+
+/// The whole application for one worker.
+pub fn app(
+    service: Data<Service>,
+    body_bytes: usize,
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<impl actix_web::body::MessageBody>,
+        Error = Error,
+        InitError = (),
+    >,
+> {
+    let (app, _) = App::new()
+        .into_utoipa_app()
+        .configure(routes)
+        .split_for_parts();
+    app.app_data(service)
+        .app_data(Data::new(extract::BodyLimit(body_bytes)))
+        .service(operations::docs)
+        .service(operations::errors)
+        .service(openapi::swagger_ui())
+        .default_service(web::to(no_route))
+        .wrap(from_fn(finish::finish))
+        .wrap(tracing_actix_web::TracingLogger::<finish::RequestSpan>::new())
+}
+
+/// What no route takes: a wrong method on a path there is, or a path there is not.
+async fn no_route(request: HttpRequest) -> Result<HttpResponse, Problem> {
+    let methods = openapi::methods_of(request.path());
+    if methods.is_empty() {
+        return Err(Problem::new(
+            Code::RouteNotFound,
+            "There is no such route; GET /openapi.json lists those there are.",
+        ));
+    }
+    let allow = methods.join(", ");
+    Err(Problem::new(Code::MethodNotAllowed, format!("This path takes {allow}.")).with_allow(allow))
+}

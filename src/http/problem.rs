@@ -1,0 +1,365 @@
+//! Errors as clients see them: RFC 9457 problem documents, from one table of codes.
+//!
+//! The table is the source of the enum, the statuses, the titles, the page `/docs/errors` and the
+//! enum in the OpenAPI document. A client's message never holds a driver's text, a key, a path of the
+//! server or another tenant's data; the cause goes to the log, once, where the response is finished.
+
+use std::error::Error;
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderValue};
+use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::message::MessageFault;
+use crate::domain::summary::Unacceptable;
+use crate::provider::ProviderError;
+use crate::service::{ServiceError, SummarizerFailure};
+use crate::storage::RETRY_AFTER;
+
+macro_rules! codes {
+    ($($variant:ident $name:literal $status:literal $title:literal $advice:literal;)*) => {
+        /// Every code an error can carry.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Code {
+            $(#[doc = $title] $variant,)*
+        }
+
+        impl Code {
+            /// All of them, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The code on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The status it is sent with, unless a cause asks for another.
+            #[must_use]
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status,)* }
+            }
+
+            /// What it means, in a few words.
+            #[must_use]
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)* }
+            }
+
+            /// What to do about it.
+            #[must_use]
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$variant => $advice,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson "INVALID_JSON" 400 "Unreadable JSON" "The body is not JSON that can be stored as it is. The detail says where.";
+    InvalidParameter "INVALID_PARAMETER" 400 "Invalid parameter" "A part of the path or the query is not what it must be. `errors` names it.";
+    SessionClosed "SESSION_CLOSED" 400 "Session closed" "The session is read-only. POST /sessions/{id}/reopen opens it again.";
+    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY`.";
+    Forbidden "FORBIDDEN" 403 "Not allowed" "The key does not have the scope that this needs.";
+    SessionNotFound "SESSION_NOT_FOUND" 404 "Session not found" "There is no session of this id, or it is not yours.";
+    MessageNotFound "MESSAGE_NOT_FOUND" 404 "Message not found" "The session has no message of this id.";
+    AgentNotFound "AGENT_NOT_FOUND" 404 "Agent not found" "PUT /agents/{name} makes one.";
+    CompactionNotFound "COMPACTION_NOT_FOUND" 404 "Compaction not found" "GET /sessions/{id}/compactions lists the versions there are.";
+    DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
+    RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
+    MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
+    CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
+    CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "The session changed while it was compacted; nothing was written. Compact again.";
+    SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
+    TurnInProgress "TURN_IN_PROGRESS" 409 "Turn in progress" "A turn of this session is running. Come back after `Retry-After`.";
+    IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before. Use a new one.";
+    PayloadTooLarge "PAYLOAD_TOO_LARGE" 413 "Payload too large" "The detail names the limit and the setting that moves it.";
+    UnsupportedMediaType "UNSUPPORTED_MEDIA_TYPE" 415 "Unsupported media type" "Send JSON, with `Content-Type: application/json`.";
+    ValidationFailed "VALIDATION_FAILED" 422 "Validation failed" "`errors` names every member that is not what it must be, by JSON pointer.";
+    ToolCallNotFound "TOOL_CALL_NOT_FOUND" 422 "Tool call not found" "A tool message answers no open call. Nothing of the append was stored.";
+    ContextOverflow "CONTEXT_OVERFLOW" 422 "Context overflow" "The context does not fit the model's window, even after compacting.";
+    SummaryNotSmaller "SUMMARY_NOT_SMALLER" 422 "Summary not smaller" "The summarizer wrote at least as much as it was to replace. Nothing changed.";
+    RateLimited "RATE_LIMITED" 429 "Rate limited" "Come back after `Retry-After`.";
+    Internal "INTERNAL" 500 "Internal error" "A fault of the server. Its log has the cause under the `requestId`.";
+    SummarizerFailed "SUMMARIZER_FAILED" 502 "Summarizer failed" "The model that writes summaries gave none that can be used. The session is unchanged.";
+    ModelFailed "MODEL_FAILED" 502 "Model failed" "The model server gave no usable answer.";
+    ModelTimeout "MODEL_TIMEOUT" 504 "Model timeout" "The model server took too long.";
+    ModelNotConfigured "MODEL_NOT_CONFIGURED" 503 "No model configured" "Set PRECIS_MODEL_BASE_URL and PRECIS_MODEL.";
+    StorageUnavailable "STORAGE_UNAVAILABLE" 503 "Storage unavailable" "The database gave no answer in time. Come back after `Retry-After`.";
+}
+
+impl Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// One fault of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FieldError {
+    /// Where, as a JSON pointer into the body; for a part of the path or the query, its name.
+    pub pointer: String,
+    /// What is wrong there.
+    pub message: String,
+    /// A stable name of the fault, where there are several kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
+}
+
+impl FieldError {
+    /// A fault at a place.
+    #[must_use]
+    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            pointer: pointer.into(),
+            message: message.into(),
+            code: None,
+        }
+    }
+}
+
+/// An error on its way to a client.
+#[derive(Debug)]
+pub struct Problem {
+    /// Which.
+    pub code: Code,
+    /// The status, where it is not the code's own.
+    status: Option<u16>,
+    detail: String,
+    errors: Vec<FieldError>,
+    retry_after: Option<Duration>,
+    allow: Option<String>,
+    cause: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// RFC 9457 problem details.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Problem)]
+pub struct ProblemDocument {
+    /// Address of the code's description.
+    #[schema(example = "/docs/errors#SESSION_NOT_FOUND")]
+    r#type: String,
+    /// What the code means.
+    #[schema(example = "Session not found")]
+    title: &'static str,
+    /// The response's status.
+    #[schema(example = 404)]
+    status: u16,
+    /// What happened here, and what to do.
+    #[schema(example = "No session `sess_x`.")]
+    detail: String,
+    /// A stable code for programs.
+    #[schema(value_type = String, example = "SESSION_NOT_FOUND")]
+    code: Code,
+    /// The path of the request.
+    #[schema(example = "/sessions/sess_x")]
+    instance: String,
+    /// The `x-request-id` of the response; the server's log has more under it.
+    request_id: String,
+    /// Each fault of the request, if it has several.
+    errors: Vec<FieldError>,
+}
+
+impl Problem {
+    /// A problem with a detail for the client.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            status: None,
+            detail: detail.into(),
+            errors: Vec::new(),
+            retry_after: None,
+            allow: None,
+            cause: None,
+        }
+    }
+
+    /// With the faults of the request.
+    #[must_use]
+    pub fn with_errors(mut self, errors: Vec<FieldError>) -> Self {
+        self.errors = errors;
+        self
+    }
+
+    /// With the methods that the path does have.
+    #[must_use]
+    pub fn with_allow(mut self, methods: String) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    fn with_cause(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// A parameter of the path or the query that is not what it must be.
+    #[must_use]
+    pub fn parameter(name: &str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self::new(Code::InvalidParameter, format!("`{name}`: {message}"))
+            .with_errors(vec![FieldError::new(name, message)])
+    }
+
+    /// The causes, outermost first, for the log.
+    #[must_use]
+    pub fn causes(&self) -> String {
+        let mut texts = Vec::new();
+        let mut cause: Option<&dyn Error> = self.cause.as_deref().map(|cause| cause as _);
+        while let Some(error) = cause {
+            texts.push(error.to_string());
+            cause = error.source();
+        }
+        texts.join(": ")
+    }
+
+    /// The response to a request of this path and id.
+    #[must_use]
+    pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
+        let status = self.status_code();
+        let document = ProblemDocument {
+            r#type: format!("/docs/errors#{}", self.code.as_str()),
+            title: self.code.title(),
+            status: status.as_u16(),
+            detail: self.detail.clone(),
+            code: self.code,
+            instance: instance.to_owned(),
+            request_id: request_id.to_owned(),
+            errors: self.errors.clone(),
+        };
+        let mut response = HttpResponse::build(status);
+        response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
+        if let Some(wait) = self.retry_after {
+            // Whole seconds, and never "at once".
+            let seconds = wait.as_millis().div_ceil(1_000).max(1);
+            response.insert_header((header::RETRY_AFTER, seconds.to_string()));
+        }
+        if let Some(allow) = self.allow.as_deref().map(HeaderValue::from_str) {
+            response.insert_header((
+                header::ALLOW,
+                allow.unwrap_or_else(|_| HeaderValue::from_static("GET")),
+            ));
+        }
+        response.body(serde_json::to_vec(&document).unwrap_or_default())
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.detail)
+    }
+}
+
+/// Its causes are for the log, through [`Problem::causes`].
+impl Error for Problem {}
+
+impl ResponseError for Problem {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.status.unwrap_or(self.code.status()))
+            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// Only until the response is finished, which puts path and request id in.
+    fn error_response(&self) -> HttpResponse {
+        self.respond("", "")
+    }
+}
+
+impl From<ServiceError> for Problem {
+    fn from(error: ServiceError) -> Self {
+        use ServiceError as E;
+        let detail = error.to_string();
+        match error {
+            E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
+            E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
+            E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),
+            E::CompactionNotFound { .. } => Self::new(Code::CompactionNotFound, detail),
+            E::SessionClosed => Self::new(Code::SessionClosed, detail),
+            E::SequenceConflict { .. } => Self::new(Code::SequenceConflict, detail),
+            E::ToolCallNotFound { index, fault } => {
+                let at = FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
+                Self::new(Code::ToolCallNotFound, detail).with_errors(vec![at])
+            }
+            E::MessageIdTaken { index } => {
+                let at = FieldError::new(
+                    format!("/messages/{index}/precis/id"),
+                    "another message has this id",
+                );
+                Self::new(Code::IdempotencyConflict, detail).with_errors(vec![at])
+            }
+            E::InvalidMessage { index, fault } => match fault {
+                MessageFault::Json(_) => Self::new(Code::InvalidJson, detail),
+                MessageFault::Shape { pointer, problem } => {
+                    let at = FieldError::new(format!("/messages/{index}{pointer}"), problem);
+                    Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+                }
+            },
+            E::TooManyMessages { .. } => {
+                let at = FieldError::new("/messages", detail.clone());
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
+            E::MessageTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),
+            E::CompactionInProgress { retry_after } => {
+                Self::new(Code::CompactionInProgress, detail).with_retry_after(retry_after)
+            }
+            E::CompactionConflict => {
+                Self::new(Code::CompactionConflict, detail).with_retry_after(RETRY_AFTER)
+            }
+            E::SummarizerFailed(failure) => summarizer_failed(detail, failure),
+            E::CompactionTimeout(_) => Self::new(Code::SummarizerFailed, detail),
+            E::ContextMoved => Self::new(
+                Code::StorageUnavailable,
+                "The history was rewritten again and again while its context was read; try again.",
+            )
+            .with_retry_after(RETRY_AFTER),
+            E::ShuttingDown => {
+                Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
+            }
+            E::Storage(error) if error.is_temporary() => Self::new(
+                Code::StorageUnavailable,
+                "The database gave no answer in time; nothing was changed unless the connection broke while it answered.",
+            )
+            .with_retry_after(RETRY_AFTER)
+            .with_cause(error),
+            E::Storage(error) => internal().with_cause(error),
+            E::Internal(text) => internal().with_cause(text),
+        }
+    }
+}
+
+fn internal() -> Problem {
+    Problem::new(
+        Code::Internal,
+        "A fault of the server. Its log has the cause under the requestId.",
+    )
+}
+
+fn summarizer_failed(detail: String, failure: SummarizerFailure) -> Problem {
+    let code = match &failure {
+        SummarizerFailure::Unacceptable(Unacceptable::NotSmaller { .. }) => Code::SummaryNotSmaller,
+        _ => Code::SummarizerFailed,
+    };
+    let kind = match &failure {
+        SummarizerFailure::Provider(error) => error.kind(),
+        SummarizerFailure::Unacceptable(fault) => fault.code(),
+    };
+    let mut problem = Problem::new(code, detail).with_errors(vec![FieldError {
+        code: Some(kind),
+        ..FieldError::new("", failure.to_string())
+    }]);
+    if let SummarizerFailure::Provider(ProviderError::RateLimited { retry_after, .. }) = &failure {
+        problem.status = Some(503);
+        problem.retry_after = Some(retry_after.unwrap_or(Duration::from_secs(30)));
+    }
+    problem.with_cause(failure)
+}

@@ -1,0 +1,148 @@
+//! The program `precis`: reads the command line, hands over to the library, and says in plain words what went wrong.
+//!
+//! What is here is what only a process can do: the runtime, the TLS provider of the process, exit codes. Everything
+//! else, signals and the banner included, is the library's, so that tests reach it.
+
+use std::{
+    error::Error,
+    fmt::Write as _,
+    io::{self, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{Parser, Subcommand};
+use precis::{
+    app::{self, Application, StartError},
+    config::{ConfigError, Settings},
+    http,
+    telemetry::{self, TelemetryError},
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// How long threads that block may hold up the end of the process, once the service itself is done.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// A session store that keeps an agent's history short without losing it.
+///
+/// It is configured by `PRECIS_*` variables and by the TOML file that `PRECIS_CONFIG` names.
+#[derive(Parser)]
+#[command(name = "precis", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+enum Command {
+    /// Serve the API; this is what happens without a command
+    Serve,
+    /// Bring the database up to date and stop
+    Migrate,
+    /// Print the OpenAPI document
+    Openapi,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot set up logging")]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("cannot start the threads of the service")]
+    Runtime(#[source] io::Error),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+    #[error("another cryptography provider is already installed in this process")]
+    Crypto,
+}
+
+fn main() -> ExitCode {
+    let Arguments { command } = Arguments::parse();
+    match run(command.unwrap_or(Command::Serve)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nothing is left to be done if standard error is closed.
+            writeln!(io::stderr(), "precis: {}", explain(&failure)).ok();
+            ExitCode::from(match failure {
+                Failure::Config(_) => 2,
+                _ => 1,
+            })
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| Failure::Crypto)?;
+    match command {
+        Command::Serve => {
+            let (settings, runtime) = prepare()?;
+            let served = runtime.block_on(Box::pin(serve(settings)));
+            runtime.shutdown_timeout(LEFT_BEHIND);
+            served
+        }
+        Command::Migrate => {
+            let (settings, runtime) = prepare()?;
+            let applied = runtime.block_on(Box::pin(app::migrate(&settings)))?;
+            print(&if applied.is_empty() {
+                "nothing to do".to_owned()
+            } else {
+                applied.join("\n")
+            })
+        }
+        Command::Openapi => print(http::openapi_json().trim_end()),
+    }
+}
+
+fn prepare() -> Result<(Settings, Runtime), Failure> {
+    let settings = Settings::load()?;
+    telemetry::init(&settings)?;
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
+    Ok((settings, runtime))
+}
+
+async fn serve(settings: Settings) -> Result<(), Failure> {
+    Application::build(settings).await?.run().await?;
+    Ok(())
+}
+
+/// Unlike `println!`, does not panic when nobody reads, as in `precis openapi | head`.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Output(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The failure and its causes, a line each. A cause that an error above it already repeats is left out.
+fn explain(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        let line = error.to_string();
+        if !text.contains(&line) {
+            // Writing to a string does not fail.
+            write!(text, "\n  because: {line}").ok();
+        }
+        cause = error.source();
+    }
+    let advice = match failure {
+        Failure::Config(_) => "Nothing was started.",
+        Failure::Start(_) => {
+            "Nothing is being served. The options are described in config/default.toml; PRECIS_LOG=debug says more."
+        }
+        Failure::Telemetry(_) | Failure::Runtime(_) | Failure::Output(_) | Failure::Crypto => {
+            return text;
+        }
+    };
+    write!(text, "\n{advice}").ok();
+    text
+}

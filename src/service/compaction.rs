@@ -1,0 +1,428 @@
+//! Compaction: plan, summarise, commit; or say why there is nothing to do.
+//!
+//! The run holds the session's lease and no transaction while the summarizer works. What it read
+//! before is checked again when it commits, so whatever happened meanwhile, either all of it is
+//! written or nothing. It runs as a task of the service's own: a client that goes away changes nothing.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::error::refused;
+use super::summarizer::{Job, Summary, replaced};
+use super::{Caller, Service, ServiceError, Session};
+use crate::domain::message::{Digest256, Role};
+use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
+use crate::domain::prompt;
+use crate::domain::size::Size;
+use crate::domain::transcript::Entry;
+use crate::storage::{
+    AcquireLease, Acquired, BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction,
+    ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError, WriteRefusal,
+    batch_digest_start,
+};
+
+/// Longest time a client is told to wait for a running compaction; most end sooner than their lease.
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// What a compaction is asked to do. All optional; the session's own settings stand in.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(missing_docs, reason = "the schema describes the members")]
+pub struct CompactRequest {
+    #[serde(deserialize_with = "super::sessions::whole")]
+    pub compact_count: Option<i64>,
+    #[serde(deserialize_with = "super::sessions::whole")]
+    pub keep_recent_turns: Option<i64>,
+    pub boundary: Option<Boundary>,
+    pub instructions: Option<String>,
+    pub model: Option<String>,
+    pub dry_run: bool,
+}
+
+/// What a compaction did, or would do.
+#[derive(Debug)]
+pub struct CompactOutcome {
+    /// Why nothing was done.
+    pub reason: Option<Reason>,
+    /// What the plan was.
+    pub planned: Planned,
+    /// The record, if one was made.
+    pub compaction: Option<CompactionRow>,
+    /// The session as it stands now.
+    pub session: Session,
+    /// Nothing was to be changed.
+    pub dry_run: bool,
+}
+
+/// A plan in numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Planned {
+    /// The pointer before.
+    pub from: i64,
+    /// The pointer after; equal to `from` if there is nothing to do.
+    pub to: i64,
+    /// UTF-16 units of the batch.
+    pub batch_length: i64,
+    /// UTF-16 units of the active summary.
+    pub summary_length: i64,
+    /// UTF-16 units of the tail before.
+    pub tail_length: i64,
+}
+
+/// A plan with all that it rests on.
+struct Plan {
+    request: PlanRequest,
+    cut: Result<Cut, Reason>,
+    numbers: Planned,
+}
+
+impl Service {
+    /// Folds the oldest part of a session's tail into its summary.
+    ///
+    /// # Errors
+    /// There is no such session, it is closed or being compacted, the summarizer failed, or the
+    /// database did. The session is unchanged then.
+    pub async fn compact(
+        &self,
+        caller: Caller,
+        id: &str,
+        request: CompactRequest,
+    ) -> Result<CompactOutcome, ServiceError> {
+        let key = self.key(caller, id)?;
+        if request.dry_run {
+            return self.dry_run(key, id, &request).await;
+        }
+        if self.inner.draining.is_cancelled() {
+            return Err(ServiceError::ShuttingDown);
+        }
+        let (service, id) = (self.clone(), id.to_owned());
+        let run = async move { service.run_with_lease(key, &id, request).await };
+        self.inner
+            .runtime
+            .spawn(self.inner.tasks.track_future(run))
+            .await
+            .map_err(|_| ServiceError::Internal("a compaction ended without an outcome"))?
+    }
+
+    async fn dry_run(
+        &self,
+        key: SessionKey,
+        id: &str,
+        request: &CompactRequest,
+    ) -> Result<CompactOutcome, ServiceError> {
+        let session = self.load_open(key, id).await?;
+        let plan = self.plan(key, &session, request).await?;
+        Ok(CompactOutcome {
+            reason: plan.cut.err(),
+            planned: plan.numbers,
+            compaction: None,
+            session: Session::read(session)?,
+            dry_run: true,
+        })
+    }
+
+    async fn load_open(&self, key: SessionKey, id: &str) -> Result<SessionRow, ServiceError> {
+        let session = self.database().find_session(key).await?;
+        let session = session.ok_or_else(|| refused(WriteRefusal::NotFound, id))?;
+        if session.is_closed() {
+            return Err(ServiceError::SessionClosed);
+        }
+        Ok(session)
+    }
+
+    async fn plan(
+        &self,
+        key: SessionKey,
+        session: &SessionRow,
+        request: &CompactRequest,
+    ) -> Result<Plan, ServiceError> {
+        let policy: crate::domain::policy::CompactionPolicy =
+            serde_json::from_str(&session.compaction)
+                .map_err(|_| StorageError::Corrupt("sessions.compaction"))?;
+        let request = PlanRequest {
+            compact_count: request.compact_count.unwrap_or(session.compact_count),
+            keep_recent_turns: request
+                .keep_recent_turns
+                .unwrap_or(policy.keep_recent_turns),
+            boundary: request.boundary.unwrap_or(policy.boundary),
+        };
+        let landmarks = self
+            .database()
+            .find_landmarks(key, session, &request)
+            .await?;
+        let cut = plan_cut(
+            &landmarks,
+            request.keep_recent_turns,
+            session.compact_length,
+        );
+        let summary = session
+            .compact_summary
+            .as_deref()
+            .map_or(Size::default(), Size::of);
+        Ok(Plan {
+            request,
+            cut,
+            numbers: Planned {
+                from: session.compact_size,
+                to: cut.map_or(session.compact_size, |cut| cut.position),
+                batch_length: cut.map_or(0, |cut| cut.length - session.compact_length),
+                summary_length: i64::try_from(summary.units).unwrap_or(i64::MAX),
+                tail_length: session.history_length - session.compact_length,
+            },
+        })
+    }
+
+    async fn run_with_lease(
+        &self,
+        key: SessionKey,
+        id: &str,
+        request: CompactRequest,
+    ) -> Result<CompactOutcome, ServiceError> {
+        let bounds = self.bounds();
+        let token = Uuid::new_v4();
+        let now = self.now();
+        let acquire = AcquireLease {
+            key,
+            token,
+            now,
+            expires_at: now.plus(bounds.lease),
+        };
+        match self.database().write(acquire).await? {
+            Err(refusal) => return Err(refused(refusal, id)),
+            Ok(Acquired::HeldUntil(until)) => {
+                let left = u64::try_from(until.0 - now.0).unwrap_or(0);
+                return Err(ServiceError::CompactionInProgress {
+                    retry_after: Duration::from_micros(left).min(LONGEST_RETRY),
+                });
+            }
+            Ok(Acquired::Yes) => {}
+        }
+        let outcome = tokio::select! {
+            outcome = self.run(key, id, token, request) => outcome,
+            error = self.keep_lease(key, token) => Err(error),
+            () = tokio::time::sleep(bounds.compaction_deadline) => {
+                Err(ServiceError::CompactionTimeout(bounds.compaction_deadline))
+            }
+        };
+        // A commit gave the lease back already; then this finds nothing to do.
+        if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some())
+            && let Err(error) = self.database().write(ReleaseLease { key, token }).await
+        {
+            tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
+        }
+        outcome
+    }
+
+    /// Renews the lease for as long as it is held; ends with the error that it was lost.
+    async fn keep_lease(&self, key: SessionKey, token: Uuid) -> ServiceError {
+        let lease = self.bounds().lease;
+        loop {
+            tokio::time::sleep(lease / 3).await;
+            let expires_at = self.now().plus(lease);
+            let renew = RenewLease {
+                key,
+                token,
+                expires_at,
+            };
+            match self.database().write(renew).await {
+                Ok(true) => {}
+                Ok(false) => return ServiceError::CompactionConflict,
+                // The lease may still hold; the commit decides.
+                Err(error) => tracing::warn!(%error, "a lease could not be renewed"),
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        key: SessionKey,
+        id: &str,
+        token: Uuid,
+        request: CompactRequest,
+    ) -> Result<CompactOutcome, ServiceError> {
+        let started = Instant::now();
+        let row = self.load_open(key, id).await?;
+        let plan = self.plan(key, &row, &request).await?;
+        let session = Session::read(row)?;
+        let nothing = |reason, session| CompactOutcome {
+            reason: Some(reason),
+            planned: plan.numbers,
+            compaction: None,
+            session,
+            dry_run: false,
+        };
+        let cut = match plan.cut {
+            Ok(cut) => cut,
+            Err(reason) => return Ok(nothing(reason, session)),
+        };
+        let (entries, digest) = self.load_material(key, &session.row, cut).await?;
+        if entries.is_empty() {
+            return Ok(nothing(Reason::Empty, session));
+        }
+        let summary = self
+            .inner
+            .summarizer
+            .summarize(job(&session, entries, plan.numbers.batch_length, &request))
+            .await?;
+        let size = Size::of(&summary.text);
+        let Summary {
+            text,
+            method,
+            model,
+            usage,
+        } = summary;
+        let commit = CommitCompaction {
+            key,
+            token,
+            based_on: session.row.compaction_version,
+            rewrites: session.row.rewrites,
+            compaction: NewCompaction {
+                id: self.new_id(),
+                cut,
+                digest,
+                batch_length: plan.numbers.batch_length,
+                summary: text,
+                summary_length: i64::try_from(size.units).unwrap_or(i64::MAX),
+                summary_tokens: i64::try_from(size.tokens()).unwrap_or(i64::MAX),
+                compact_count: plan.request.compact_count,
+                keep_recent_turns: plan.request.keep_recent_turns,
+                boundary: plan.request.boundary.as_str(),
+                instructions: request.instructions,
+                cause: "manual",
+                method,
+                model,
+                usage,
+                duration_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
+            },
+            now: self.now(),
+        };
+        match self.database().write(commit).await? {
+            Committed::Conflict => Err(ServiceError::CompactionConflict),
+            // Closed meanwhile: what the run rested on has changed, like any other conflict.
+            Committed::Refused(WriteRefusal::Closed) => Err(ServiceError::CompactionConflict),
+            Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
+            Committed::Done(done) => {
+                let (record, row) = *done;
+                tracing::info!(
+                    session = id,
+                    version = record.version,
+                    messages = record.to_position - record.from_position,
+                    method = record.method,
+                    duration_ms = record.duration_ms,
+                    "compacted"
+                );
+                Ok(CompactOutcome {
+                    reason: None,
+                    planned: plan.numbers,
+                    compaction: Some(record),
+                    session: Session::read(row)?,
+                    dry_run: false,
+                })
+            }
+        }
+    }
+
+    /// The batch as a transcript, and the digest of the version that it makes.
+    async fn load_material(
+        &self,
+        key: SessionKey,
+        session: &SessionRow,
+        cut: Cut,
+    ) -> Result<(Vec<Entry>, Digest256), ServiceError> {
+        let based_on = match session.compaction_version {
+            0 => None,
+            version => self.database().find_compaction(key, version).await?,
+        };
+        let rows = self
+            .database()
+            .load_batch(key, session.compact_seq, &cut)
+            .await?;
+        let start = batch_digest_start(based_on.as_ref().map(|record| record.digest.as_slice()));
+        // Reading megabytes of JSON is work; it must not hold up the tasks beside it.
+        tokio::task::spawn_blocking(move || read_batch(&rows, start))
+            .await
+            .map_err(|_| ServiceError::Internal("a batch could not be read"))
+    }
+
+    /// One record of the chain.
+    ///
+    /// # Errors
+    /// There is no such session or version, or the database failed.
+    pub async fn load_compaction(
+        &self,
+        caller: Caller,
+        id: &str,
+        version: i64,
+    ) -> Result<CompactionRow, ServiceError> {
+        self.load_session(caller, id).await?;
+        let key = self.key(caller, id)?;
+        let found = self.database().find_compaction(key, version).await?;
+        found.ok_or(ServiceError::CompactionNotFound { version })
+    }
+
+    /// The chain behind a version, oldest first; the flag says whether more follow.
+    ///
+    /// # Errors
+    /// There is no such session, or the database failed.
+    pub async fn list_compactions(
+        &self,
+        caller: Caller,
+        id: &str,
+        after_version: i64,
+        limit: usize,
+    ) -> Result<(Vec<CompactionRow>, bool), ServiceError> {
+        self.load_session(caller, id).await?;
+        let key = self.key(caller, id)?;
+        let one_more = i64::try_from(limit + 1).unwrap_or(i64::MAX);
+        let mut rows = self
+            .database()
+            .list_compactions(key, after_version, one_more)
+            .await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        Ok((rows, more))
+    }
+}
+
+fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256) {
+    use sha2::Digest;
+    let digest = rows
+        .iter()
+        .fold(start, |digest, row| digest.chain_update(&row.body));
+    let mut entries = Vec::with_capacity(rows.len());
+    for group in rows.chunk_by(|_, next| next.call_index.is_some()) {
+        let mut group: Vec<_> = group.iter().collect();
+        // Results in the order of their calls, whatever order they came in: a summary tells them apart by it.
+        group.sort_by_key(|row| row.call_index);
+        for row in group {
+            let role = Role::parse(&row.role).unwrap_or(Role::User);
+            let entry = Entry::read(role, row.tool_name().as_deref(), &row.body);
+            entries.extend(entry.filter(|entry| !entry.is_empty()));
+        }
+    }
+    (entries, digest.finalize().into())
+}
+
+fn job(session: &Session, entries: Vec<Entry>, batch_length: i64, request: &CompactRequest) -> Job {
+    let agent = session.agent.as_ref();
+    let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
+    let previous = session.row.compact_summary.clone();
+    Job {
+        prompt: prompt::system(
+            own_prompt.unwrap_or(prompt::COMPACTION_PROMPT),
+            request.instructions.as_deref(),
+        ),
+        replaced: replaced(
+            previous.as_deref(),
+            batch_length,
+            session.compaction.max_summary_tokens,
+        ),
+        previous,
+        entries,
+        requested_model: request.model.clone(),
+        agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
+        session_model: session.row.model(),
+    }
+}

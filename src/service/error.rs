@@ -1,0 +1,166 @@
+//! What a use case refuses or fails at. Names the fact and holds the cause; how it is told is HTTP's.
+
+use std::time::Duration;
+
+use crate::domain::message::MessageFault;
+use crate::domain::pairing::PairingFault;
+use crate::domain::summary::Unacceptable;
+use crate::provider::ProviderError;
+use crate::storage::{StorageError, WriteRefusal};
+
+/// Why a use case did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// No such session.
+    #[error("No session `{id}`.")]
+    SessionNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// No such message.
+    #[error("No message `{id}` in this session.")]
+    MessageNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// No such agent.
+    #[error("No agent `{name}`.")]
+    AgentNotFound {
+        /// The name given, shortened.
+        name: String,
+    },
+    /// No such version in the chain.
+    #[error("No compaction version {version} in this session.")]
+    CompactionNotFound {
+        /// The version given.
+        version: i64,
+    },
+    /// The session is read-only.
+    #[error("The session is closed and read-only; POST …/reopen opens it again.")]
+    SessionClosed,
+    /// The history has moved on.
+    #[error(
+        "The session's lastSeq is {last_seq}, not the expected one: read what was appended meanwhile, then append again."
+    )]
+    SequenceConflict {
+        /// What it is.
+        last_seq: i64,
+    },
+    /// A tool result fits nowhere.
+    #[error("messages[{index}]: {fault}. Nothing of this append was stored.")]
+    ToolCallNotFound {
+        /// Which message of the request.
+        index: usize,
+        /// Why.
+        fault: PairingFault,
+    },
+    /// Another message has the id that the client chose.
+    #[error(
+        "messages[{index}]: the session has another message with this `precis.id`. Nothing of this append was stored."
+    )]
+    MessageIdTaken {
+        /// Which message of the request.
+        index: usize,
+    },
+    /// A message that cannot be taken.
+    #[error("messages[{index}]: {fault}")]
+    InvalidMessage {
+        /// Which message of the request.
+        index: usize,
+        /// Why.
+        fault: MessageFault,
+    },
+    /// More messages than one append takes.
+    #[error(
+        "{count} messages in one append; at most {limit} are taken (limits.messages_per_append)"
+    )]
+    TooManyMessages {
+        /// How many came.
+        count: usize,
+        /// How many are taken.
+        limit: usize,
+    },
+    /// A message over the limit.
+    #[error(
+        "messages[{index}] has {bytes} bytes; at most {limit} are taken (limits.message_bytes)"
+    )]
+    MessageTooLarge {
+        /// Which message of the request.
+        index: usize,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The session is being compacted.
+    #[error("A compaction of this session is running; its result will be in …/compactions.")]
+    CompactionInProgress {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// What a compaction rested on has changed; nothing was written.
+    #[error(
+        "The session changed while it was compacted (or the compaction lost its lease); nothing was written. Compact again."
+    )]
+    CompactionConflict,
+    /// No summary was to be had; nothing was written.
+    #[error("The summarizer failed: {0}. The session is unchanged.")]
+    SummarizerFailed(#[source] SummarizerFailure),
+    /// The compaction took too long; nothing was written.
+    #[error("The compaction was not done within {} s (compaction.deadline_seconds). The session is unchanged.", .0.as_secs())]
+    CompactionTimeout(Duration),
+    /// The context was rewritten while it was read.
+    #[error("the history was rewritten while its context was read")]
+    ContextMoved,
+    /// The server takes no new work.
+    #[error("The server is shutting down; send the request again.")]
+    ShuttingDown,
+    /// The database failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A mistake of ours.
+    #[error("{0}")]
+    Internal(&'static str),
+}
+
+/// Why no summary was to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SummarizerFailure {
+    /// The model server failed.
+    #[error("{0}")]
+    Provider(#[from] ProviderError),
+    /// The answer is no summary.
+    #[error("{0}")]
+    Unacceptable(#[from] Unacceptable),
+}
+
+impl ServiceError {
+    /// No session of that name, which is shortened: it may be anything.
+    #[must_use]
+    pub fn session_not_found(id: &str) -> Self {
+        Self::SessionNotFound { id: shorten(id) }
+    }
+}
+
+/// A client's words for a message: what is printable of the first 128 characters.
+#[must_use]
+pub(super) fn shorten(text: &str) -> String {
+    text.chars()
+        .take(128)
+        .map(|c| {
+            if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() {
+                c
+            } else {
+                '\u{fffd}'
+            }
+        })
+        .collect()
+}
+
+/// Tells a refused write in the words of a use case.
+pub(super) fn refused(refusal: WriteRefusal, id: &str) -> ServiceError {
+    match refusal {
+        WriteRefusal::NotFound => ServiceError::session_not_found(id),
+        WriteRefusal::Closed => ServiceError::SessionClosed,
+    }
+}

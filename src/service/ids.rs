@@ -1,0 +1,54 @@
+//! Ids on the wire: a prefix that says what it is, and a UUIDv7 in 32 hexadecimal digits.
+
+use uuid::Uuid;
+
+const SESSION: &str = "sess_";
+const MESSAGE: &str = "msg_";
+const COMPACTION: &str = "comp_";
+
+/// The id of a session.
+#[must_use]
+pub fn session_id(id: Uuid) -> String {
+    format!("{SESSION}{}", id.simple())
+}
+
+/// The id of a message that the service names itself.
+#[must_use]
+pub fn message_id(id: Uuid) -> String {
+    format!("{MESSAGE}{}", id.simple())
+}
+
+/// The id of a compaction.
+#[must_use]
+pub fn compaction_id(id: Uuid) -> String {
+    format!("{COMPACTION}{}", id.simple())
+}
+
+/// Reads the id of a session. One spelling only, so that one session has one address.
+#[must_use]
+pub fn parse_session_id(id: &str) -> Option<Uuid> {
+    let digits = id.strip_prefix(SESSION)?;
+    let uuid = Uuid::try_parse(digits).ok()?;
+    (session_id(uuid) == id).then_some(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_one_spelling_is_read() {
+        let id = "sess_019acf0b2a7c7d1e9f00aabbccddeeff";
+        assert_eq!(session_id(parse_session_id(id).unwrap()), id);
+        for wrong in [
+            "sess_019ACF0B2A7C7D1E9F00AABBCCDDEEFF",
+            "sess_019acf0b-2a7c-7d1e-9f00-aabbccddeeff",
+            "019acf0b2a7c7d1e9f00aabbccddeeff",
+            "msg_019acf0b2a7c7d1e9f00aabbccddeeff",
+            "sess_",
+            "",
+        ] {
+            assert_eq!(parse_session_id(wrong), None, "{wrong}");
+        }
+    }
+}

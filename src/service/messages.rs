@@ -1,0 +1,238 @@
+//! Messages: appending, listing, reading one.
+
+use serde_json::value::RawValue;
+
+use super::error::{refused, shorten};
+use super::ids::message_id;
+use super::{Caller, Service, ServiceError};
+use crate::domain::message::Message;
+use crate::storage::{
+    AppendMessages, AppendRefusal, ContextHead, MessageFilter, MessageRow, SessionKey, Timestamp,
+    WriteRefusal,
+};
+
+/// Bytes of bodies after which a page of a list ends early.
+const LIST_BUDGET: usize = 8 << 20;
+
+/// What to append.
+#[derive(Debug)]
+pub struct AppendRequest<'a> {
+    /// The texts of the messages, each well-formed JSON.
+    pub messages: Vec<&'a RawValue>,
+    /// The `lastSeq` that the client believes in.
+    pub expected_last_seq: Option<i64>,
+}
+
+/// How a message stands in the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageState {
+    /// Shown as it is.
+    Verbatim,
+    /// The summary stands for it.
+    Summarised,
+    /// Its content is gone.
+    Erased,
+}
+
+impl MessageState {
+    /// The name on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Verbatim => "verbatim",
+            Self::Summarised => "summarised",
+            Self::Erased => "erased",
+        }
+    }
+
+    fn of(erased: bool, position: Option<i64>, compact_size: i64) -> Self {
+        match position {
+            _ if erased => Self::Erased,
+            Some(position) if position < compact_size => Self::Summarised,
+            _ => Self::Verbatim,
+        }
+    }
+}
+
+/// A message as it is listed.
+#[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the API's contract describes the members")]
+pub struct ListedMessage {
+    pub id: String,
+    pub seq: i64,
+    pub position: Option<i64>,
+    pub length: i64,
+    pub state: MessageState,
+    pub usage: Option<String>,
+    pub incomplete: bool,
+    pub created_at: Timestamp,
+    pub message: String,
+}
+
+impl ListedMessage {
+    fn of(row: MessageRow, compact_size: i64) -> Self {
+        Self {
+            state: MessageState::of(row.erased, row.position, compact_size),
+            id: row.id,
+            seq: row.seq,
+            position: row.position,
+            length: row.length,
+            usage: row.usage,
+            incomplete: row.incomplete,
+            created_at: row.created_at,
+            message: row.body,
+        }
+    }
+}
+
+/// What an append did.
+#[derive(Debug)]
+pub struct Appended {
+    /// One a message of the request, in its order.
+    pub messages: Vec<ListedMessage>,
+    /// The session's highest `seq` now.
+    pub last_seq: i64,
+}
+
+/// Which messages to list.
+#[derive(Debug, Clone)]
+pub struct ListMessages {
+    /// What is shown, and which way.
+    pub filter: MessageFilter,
+    /// How many at most.
+    pub limit: usize,
+}
+
+impl Service {
+    /// Reads the messages of a request and gives an id to each that brings none.
+    pub(super) fn read_messages(
+        &self,
+        texts: &[&RawValue],
+    ) -> Result<Vec<(String, Message)>, ServiceError> {
+        let bounds = self.bounds();
+        if texts.len() > bounds.messages_per_append {
+            return Err(ServiceError::TooManyMessages {
+                count: texts.len(),
+                limit: bounds.messages_per_append,
+            });
+        }
+        let mut messages: Vec<(String, Message)> = Vec::with_capacity(texts.len());
+        let mut chosen = std::collections::HashSet::new();
+        for (index, text) in texts.iter().enumerate() {
+            let bytes = text.get().len();
+            if bytes > bounds.message_bytes {
+                return Err(ServiceError::MessageTooLarge {
+                    index,
+                    bytes,
+                    limit: bounds.message_bytes,
+                });
+            }
+            let message = Message::read(text.get())
+                .map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
+            let id = match &message.annotations.id {
+                Some(id) if !chosen.insert(id.clone()) => {
+                    return Err(ServiceError::MessageIdTaken { index });
+                }
+                Some(id) => id.clone(),
+                None => message_id(self.new_id()),
+            };
+            messages.push((id, message));
+        }
+        Ok(messages)
+    }
+
+    /// Appends messages to a session: all, or none.
+    ///
+    /// # Errors
+    /// What of the request does not fit; or the database failed.
+    pub async fn append(
+        &self,
+        caller: Caller,
+        session: &str,
+        request: AppendRequest<'_>,
+    ) -> Result<Appended, ServiceError> {
+        let key = self.key(caller, session)?;
+        let messages = self.read_messages(&request.messages)?;
+        let echo: Vec<_> = messages
+            .iter()
+            .map(|(_, message)| (message.body.clone(), message.annotations.clone()))
+            .collect();
+        let append = AppendMessages {
+            key,
+            messages,
+            expected_last_seq: request.expected_last_seq,
+            now: self.now(),
+        };
+        let outcome = self.database().write(append).await?;
+        let outcome = outcome.map_err(|refusal| match refusal {
+            AppendRefusal::Session(refusal) => refused(refusal, session),
+            AppendRefusal::Sequence { last_seq } => ServiceError::SequenceConflict { last_seq },
+            AppendRefusal::Pairing { index, fault } => {
+                ServiceError::ToolCallNotFound { index, fault }
+            }
+            AppendRefusal::IdTaken { index } => ServiceError::MessageIdTaken { index },
+        })?;
+        let messages = outcome.stored.into_iter().zip(echo);
+        let messages = messages.map(|(stored, (body, annotations))| ListedMessage {
+            state: MessageState::of(false, stored.position, outcome.compact_size),
+            id: stored.id,
+            seq: stored.seq,
+            position: stored.position,
+            length: stored.length,
+            usage: annotations.usage.map(|usage| usage.get().to_owned()),
+            incomplete: annotations.incomplete,
+            created_at: stored.created_at,
+            message: body,
+        });
+        Ok(Appended {
+            messages: messages.collect(),
+            last_seq: outcome.last_seq,
+        })
+    }
+
+    /// Messages of a session; the flag says whether more follow.
+    ///
+    /// # Errors
+    /// There is no such session, or the database failed.
+    pub async fn list_messages(
+        &self,
+        caller: Caller,
+        session: &str,
+        list: &ListMessages,
+    ) -> Result<(Vec<ListedMessage>, bool), ServiceError> {
+        let key = self.key(caller, session)?;
+        let head = self.load_head(key, session).await?;
+        let (rows, more) = self
+            .database()
+            .list_messages(key, &list.filter, list.limit, LIST_BUDGET)
+            .await?;
+        let listed = rows
+            .into_iter()
+            .map(|row| ListedMessage::of(row, head.compact_size));
+        Ok((listed.collect(), more))
+    }
+
+    /// One message of a session.
+    ///
+    /// # Errors
+    /// There is no such session or message, or the database failed.
+    pub async fn load_message(
+        &self,
+        caller: Caller,
+        session: &str,
+        id: &str,
+    ) -> Result<ListedMessage, ServiceError> {
+        let key = self.key(caller, session)?;
+        let head = self.load_head(key, session).await?;
+        let row = self.database().find_message(key, id).await?;
+        let row = row.ok_or_else(|| ServiceError::MessageNotFound { id: shorten(id) })?;
+        Ok(ListedMessage::of(row, head.compact_size))
+    }
+
+    async fn load_head(&self, key: SessionKey, session: &str) -> Result<ContextHead, ServiceError> {
+        self.database()
+            .find_context_head(key)
+            .await?
+            .ok_or_else(|| refused(WriteRefusal::NotFound, session))
+    }
+}

@@ -1,0 +1,170 @@
+//! The use cases, a file each. What a request means is decided here; how it came is not known.
+//!
+//! A [`Service`] is one handle to everything a use case needs: the database, the models, the
+//! settings, and a clock and ids that are passed in. It holds no state of any session: replicas
+//! share nothing but the database.
+
+mod agents;
+mod compaction;
+mod context;
+mod error;
+mod ids;
+mod messages;
+mod sessions;
+mod summarizer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+pub use agents::{Agent, AgentDocument, DefaultCompaction};
+pub use compaction::{CompactOutcome, CompactRequest, Planned};
+pub use context::{ContextMeta, Format, LoadedContext, TailReader};
+pub use error::{ServiceError, SummarizerFailure};
+pub use ids::{compaction_id, parse_session_id, session_id};
+pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
+pub(crate) use sessions::whole;
+pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
+pub use summarizer::{ModelAt, Summarizer};
+
+use crate::domain::policy::CompactionPolicy;
+use crate::storage::{Database, SessionKey, TenantId, Timestamp};
+
+/// Whose request it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// The tenant; every use case asks for it.
+    pub tenant: TenantId,
+}
+
+/// What the server decides where neither request nor agent does.
+#[derive(Debug, Clone)]
+pub struct Defaults {
+    /// Percentage of a compaction, 1 to 99.
+    pub compact_count: i64,
+    /// How compactions are made.
+    pub compaction: CompactionPolicy,
+    /// The model of sessions that name none.
+    pub model: Option<String>,
+}
+
+/// Bounds on what a client sends and on what work takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Messages of one append.
+    pub messages_per_append: usize,
+    /// Bytes of one message.
+    pub message_bytes: usize,
+    /// How long a lease holds without being renewed.
+    pub lease: Duration,
+    /// How long a compaction may take.
+    pub compaction_deadline: Duration,
+}
+
+/// Everything a use case needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    database: Database,
+    summarizer: Summarizer,
+    defaults: Defaults,
+    bounds: Bounds,
+    clock: fn() -> OffsetDateTime,
+    new_id: fn() -> Uuid,
+    runtime: Handle,
+    tasks: TaskTracker,
+    draining: CancellationToken,
+}
+
+/// What a [`Service`] is made of.
+pub struct Parts {
+    /// The database.
+    pub database: Database,
+    /// Who writes summaries.
+    pub summarizer: Summarizer,
+    /// The server's defaults.
+    pub defaults: Defaults,
+    /// The server's bounds.
+    pub bounds: Bounds,
+    /// The present.
+    pub clock: fn() -> OffsetDateTime,
+    /// New ids, rising with time.
+    pub new_id: fn() -> Uuid,
+    /// Where work goes on that outlives its request.
+    pub runtime: Handle,
+}
+
+impl Service {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                database: parts.database,
+                summarizer: parts.summarizer,
+                defaults: parts.defaults,
+                bounds: parts.bounds,
+                clock: parts.clock,
+                new_id: parts.new_id,
+                runtime: parts.runtime,
+                tasks: TaskTracker::new(),
+                draining: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// Takes no new compactions, and waits for those that run, at most this long. Says whether all ended.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        self.inner.draining.cancel();
+        self.inner.tasks.close();
+        tokio::time::timeout(patience, self.inner.tasks.wait())
+            .await
+            .is_ok()
+    }
+
+    /// Whether the service takes work: it is not draining, and the database answers.
+    ///
+    /// # Errors
+    /// What is down.
+    pub async fn check_ready(&self) -> Result<(), ServiceError> {
+        if self.inner.draining.is_cancelled() {
+            return Err(ServiceError::ShuttingDown);
+        }
+        Ok(self.database().ping().await?)
+    }
+
+    /// The bounds in force.
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.inner.bounds
+    }
+
+    fn database(&self) -> &Database {
+        &self.inner.database
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::of((self.inner.clock)())
+    }
+
+    fn new_id(&self) -> Uuid {
+        (self.inner.new_id)()
+    }
+
+    /// The key of a session that a caller names; a name that cannot be one is unknown.
+    fn key(&self, caller: Caller, id: &str) -> Result<SessionKey, ServiceError> {
+        let session = parse_session_id(id).ok_or_else(|| ServiceError::session_not_found(id))?;
+        Ok(SessionKey {
+            tenant: caller.tenant,
+            session,
+        })
+    }
+}
