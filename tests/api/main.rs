@@ -1,0 +1,19 @@
+//! The service over real HTTP, on both databases. The modules mirror the tree of the URLs; beside
+//! them stand the fault cases by number, and what only several clients, several processes or a
+//! kill can show.
+//!
+//! Every test runs on SQLite and on PostgreSQL. Without `PRECIS_TEST_DATABASE_URL` the PostgreSQL
+//! half fails: a green run that skipped half would be worse than a red one.
+
+mod agents;
+mod cases;
+mod concurrency;
+mod crash;
+mod fixtures;
+mod problems;
+mod random_histories;
+mod service;
+mod sessions;
+mod shutdown;
+mod support;
+mod worked_cases;

@@ -1,0 +1,133 @@
+//! A fresh database for each test, and a way past the service into it.
+
+use std::path::Path;
+
+use reqwest::Url;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Sqlite,
+    Postgres,
+}
+
+const ADMIN_URL: &str = "PRECIS_TEST_DATABASE_URL";
+
+/// Lives as long as the test; dropping it drops the database.
+pub struct TestDatabase {
+    pub backend: Backend,
+    pub url: String,
+    admin_url: String,
+    name: String,
+    directory: TempDir,
+}
+
+impl TestDatabase {
+    pub async fn create(backend: Backend) -> Self {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let name = format!("precis_test_{}", Uuid::now_v7().simple());
+        match backend {
+            Backend::Sqlite => {
+                let file = directory.path().join("precis.db");
+                Self {
+                    backend,
+                    url: format!("sqlite://{}", file.display()),
+                    admin_url: String::new(),
+                    name,
+                    directory,
+                }
+            }
+            Backend::Postgres => {
+                let admin_url = std::env::var(ADMIN_URL).unwrap_or_else(|_| {
+                    panic!(
+                        "{ADMIN_URL} is not set, so nothing can be tested on PostgreSQL. \
+                         Run ./scripts/test: it finds or starts a server and sets it."
+                    )
+                });
+                create_database(&admin_url, &name).await;
+                let mut url = Url::parse(&admin_url)
+                    .unwrap_or_else(|cause| panic!("{ADMIN_URL} is not an URL: {cause}"));
+                url.set_path(&format!("/{name}"));
+                Self {
+                    backend,
+                    url: url.to_string(),
+                    admin_url,
+                    name,
+                    directory,
+                }
+            }
+        }
+    }
+
+    /// Where the SQLite file lies; child processes run here too.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs statements behind the service's back, in the dialect of the database.
+    pub async fn execute(&self, sqlite: &str, postgres: &str) {
+        let result = match self.backend {
+            Backend::Sqlite => {
+                let mut connection = SqliteConnection::connect(&self.url)
+                    .await
+                    .expect("a connection to the SQLite file");
+                sqlx::raw_sql(AssertSqlSafe(sqlite.to_owned()))
+                    .execute(&mut connection)
+                    .await
+                    .map(drop)
+            }
+            Backend::Postgres => {
+                let mut connection = PgConnection::connect(&self.url)
+                    .await
+                    .expect("a connection to the test's PostgreSQL database");
+                sqlx::raw_sql(AssertSqlSafe(postgres.to_owned()))
+                    .execute(&mut connection)
+                    .await
+                    .map(drop)
+            }
+        };
+        result.expect("the test's own SQL runs");
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if self.backend == Backend::Sqlite {
+            return;
+        }
+        let (url, name) = (self.admin_url.clone(), self.name.clone());
+        // A runtime of its own: this may run inside the one of a test that is being torn down.
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime to drop a database with");
+            runtime.block_on(async {
+                if let Ok(mut connection) = PgConnection::connect(&url).await {
+                    let sql = format!("DROP DATABASE IF EXISTS \"{name}\" WITH (FORCE)");
+                    // Best effort: a database that stays behind is no fault of the service.
+                    drop(
+                        sqlx::raw_sql(AssertSqlSafe(sql))
+                            .execute(&mut connection)
+                            .await,
+                    );
+                }
+            });
+        });
+        drop(dropping.join());
+    }
+}
+
+async fn create_database(admin_url: &str, name: &str) {
+    let mut connection = PgConnection::connect(admin_url)
+        .await
+        .unwrap_or_else(|cause| {
+            panic!("the PostgreSQL server of {ADMIN_URL} cannot be reached ({cause}); run ./scripts/test")
+        });
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE \"{name}\"")))
+        .execute(&mut connection)
+        .await
+        .expect("the user of the test server may create databases");
+}
