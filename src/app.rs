@@ -194,10 +194,12 @@ impl Application {
     }
 
     fn print_banner(&self) {
-        use std::io::Write;
+        use std::fmt::Write as _;
+        use std::io::Write as _;
         let mut text = format!("Precis {}\n", env!("CARGO_PKG_VERSION"));
         for (name, value) in &self.banner {
-            text.push_str(&format!("  {name:<10} {value}\n"));
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "  {name:<10} {value}");
         }
         // A closed standard output is no reason not to serve.
         let mut out = io::stdout().lock();

@@ -42,6 +42,18 @@ pub struct TailCall {
     pub answered: bool,
 }
 
+/// A call that waits for no result any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// The call's id.
+    pub call: String,
+    /// Id of the message that came instead.
+    pub by: String,
+}
+
+/// Interrupted calls that are remembered.
+const REMEMBERED: usize = 16;
+
 /// The end of a history: what decides how the next message fits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -52,6 +64,9 @@ pub struct Tail {
     pub calls: Vec<TailCall>,
     /// Id of the message that ended the wait for their results.
     pub interrupted_by: Option<String>,
+    /// Calls of earlier messages that were interrupted, newest last; only so that a late result can be told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interrupted: Vec<Interrupted>,
     /// Whether the newest message is an assistant's that says something.
     pub answered: bool,
 }
@@ -63,6 +78,24 @@ impl Tail {
             .iter()
             .filter(|call| self.interrupted_by.is_none() && !call.answered)
             .map(|call| call.call.id.as_str())
+    }
+
+    /// Ends the wait for results, because the message `by` comes; gives what is shown in their place.
+    fn interrupt(&mut self, by: &str) -> Option<String> {
+        let missing: Vec<_> = self.open_calls().map(ToOwned::to_owned).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let fill: Vec<_> = missing.iter().map(|call| missing_result(call)).collect();
+        self.interrupted_by = Some(by.to_owned());
+        self.interrupted
+            .extend(missing.into_iter().map(|call| Interrupted {
+                call,
+                by: by.to_owned(),
+            }));
+        let surplus = self.interrupted.len().saturating_sub(REMEMBERED);
+        self.interrupted.drain(..surplus);
+        Some(fill.join(","))
     }
 
     /// The newest turn lacks an answer of the model (an empty history lacks nothing).
@@ -185,14 +218,10 @@ pub fn place(
             Some(call) => {
                 let (at, answered) = answer(&mut tail, call).map_err(|fault| (index, fault))?;
                 row.call_index = Some(signed(at as u64));
-                row.tool_name = answered.call.name.clone();
+                row.tool_name.clone_from(&answered.call.name);
             }
             None => {
-                let missing: Vec<_> = tail.open_calls().map(missing_result).collect();
-                if !missing.is_empty() {
-                    row.fill = Some(missing.join(","));
-                    tail.interrupted_by = Some(row.id.clone());
-                }
+                row.fill = tail.interrupt(&row.id);
             }
         }
         if !row.message.calls.is_empty() {
@@ -223,7 +252,16 @@ fn answer<'t>(tail: &'t mut Tail, id: &str) -> Result<(usize, &'t TailCall), Pai
         .enumerate()
         .find(|(_, waiting)| waiting.call.id == id)
     else {
-        return Err(PairingFault::NoSuchCall { call: call() });
+        let earlier = tail.interrupted.iter().rev();
+        return Err(
+            match earlier.into_iter().find(|earlier| earlier.call == id) {
+                Some(earlier) => PairingFault::Interrupted {
+                    call: call(),
+                    by: earlier.by.clone(),
+                },
+                None => PairingFault::NoSuchCall { call: call() },
+            },
+        );
     };
     if found.answered {
         return Err(PairingFault::AlreadyAnswered { call: call() });

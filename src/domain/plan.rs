@@ -276,3 +276,6 @@ impl Landmarks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,7 @@ pub fn accept(answer: Answer<'_>, replaced: Replaced) -> Result<String, Unaccept
     }
     let finish = answer.finish.unwrap_or_default();
     if !COMPLETE.contains(&finish.to_ascii_lowercase().as_str()) {
-        let shown = finish.chars().filter(|c| c.is_ascii_graphic()).take(40);
+        let shown = finish.chars().filter(char::is_ascii_graphic).take(40);
         return Err(Unacceptable::Incomplete(shown.collect()));
     }
     let text = answer.text.replace('\0', "");

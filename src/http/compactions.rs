@@ -13,6 +13,7 @@ use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw};
 use super::schema::Schema;
 use super::sessions::SessionBody;
+use crate::domain::plan::Reason;
 use crate::service::{Caller, CompactOutcome, CompactRequest, Service, compaction_id};
 use crate::storage::CompactionRow;
 
@@ -156,7 +157,7 @@ impl CompactBody {
             compacted_count: count,
             new_size: planned.to,
             already_up_to_date: outcome.reason.is_some(),
-            reason: outcome.reason.map(|reason| reason.as_str()),
+            reason: outcome.reason.map(Reason::as_str),
             dry_run: outcome.dry_run,
             plan: PlanBody {
                 from: planned.from,

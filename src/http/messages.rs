@@ -183,8 +183,8 @@ pub async fn list_messages(
     let id = name(&request, "id")?;
     let (list, scope) = read_list(id, Query::of(&request)?)?;
     let (messages, more) = service.list_messages(caller, id, &list).await?;
-    let last = messages.last().filter(|_| more);
-    let next = last.map(|last| cursor::encode(&scope, &last.seq.to_string()));
+    let newest = messages.last().filter(|_| more);
+    let next = newest.map(|newest| cursor::encode(&scope, &newest.seq.to_string()));
     let data = render_all(&messages)?;
     let next = to_text(&next)?;
     Ok(text(

@@ -89,14 +89,16 @@ fn document() -> Value {
         .configure(super::routes)
         .split_for_parts();
     let mut document = serde_json::to_value(&api).unwrap_or_default();
-    document["openapi"] = json!("3.1.0");
-    document["info"] = json!({
+    let mut parts = serde_json::Map::new();
+    parts.insert("openapi".into(), json!("3.1.0"));
+    let info = json!({
         "title": "Precis",
         "version": env!("CARGO_PKG_VERSION"),
         "description": DESCRIPTION,
         "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
     });
-    document["tags"] = json!([
+    parts.insert("info".into(), info);
+    let tags = json!([
         {"name": "Agents", "description": "Named documents that sessions copy their settings from."},
         {"name": "Sessions", "description": "A conversation, its settings and its summary."},
         {"name": "Messages", "description": "The history: every message, byte for byte as it came."},
@@ -104,13 +106,18 @@ fn document() -> Value {
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
+    parts.insert("tags".into(), tags);
+    if let Some(document) = document.as_object_mut() {
+        document.extend(parts);
+    }
     // These bodies may be left out.
     for path in [
         "/paths/~1sessions/post",
         "/paths/~1sessions~1{id}~1compact/post",
     ] {
-        if let Some(body) = document.pointer_mut(&format!("{path}/requestBody")) {
-            body["required"] = json!(false);
+        let body = document.pointer_mut(&format!("{path}/requestBody"));
+        if let Some(body) = body.and_then(Value::as_object_mut) {
+            body.insert("required".into(), json!(false));
         }
     }
     if let Some(schemas) = document
@@ -123,8 +130,10 @@ fn document() -> Value {
         if let Some(code) = schemas
             .get_mut("Problem")
             .and_then(|problem| problem.pointer_mut("/properties/code"))
+            .and_then(Value::as_object_mut)
         {
-            code["enum"] = Code::ALL.iter().map(|code| code.as_str()).collect();
+            let codes = Code::ALL.iter().map(|code| code.as_str()).collect();
+            code.insert("enum".into(), codes);
         }
     }
     document

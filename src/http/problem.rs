@@ -344,6 +344,11 @@ fn internal() -> Problem {
     )
 }
 
+/// What a client is told to wait for a rate limit whose end nobody knows.
+const UNKNOWN_RATE_LIMIT: Duration = Duration::from_secs(30);
+/// The longest wait passed on; a provider that asks for a day is asked again before.
+const LONGEST_RATE_LIMIT: Duration = Duration::from_hours(1);
+
 fn summarizer_failed(detail: String, failure: SummarizerFailure) -> Problem {
     let code = match &failure {
         SummarizerFailure::Unacceptable(Unacceptable::NotSmaller { .. }) => Code::SummaryNotSmaller,
@@ -359,7 +364,8 @@ fn summarizer_failed(detail: String, failure: SummarizerFailure) -> Problem {
     }]);
     if let SummarizerFailure::Provider(ProviderError::RateLimited { retry_after, .. }) = &failure {
         problem.status = Some(503);
-        problem.retry_after = Some(retry_after.unwrap_or(Duration::from_secs(30)));
+        let wait = retry_after.unwrap_or(UNKNOWN_RATE_LIMIT);
+        problem.retry_after = Some(wait.min(LONGEST_RATE_LIMIT));
     }
     problem.with_cause(failure)
 }

@@ -181,8 +181,9 @@ pub async fn list_sessions(
 ) -> Result<HttpResponse, Problem> {
     let list = read_list(Query::of(&request)?)?;
     let (sessions, more) = service.list_sessions(caller, &list).await?;
-    let last = sessions.last().filter(|_| more);
-    let next_cursor = last.map(|last| cursor::encode(SCOPE, &last.row.id.simple().to_string()));
+    let oldest = sessions.last().filter(|_| more);
+    let next_cursor =
+        oldest.map(|oldest| cursor::encode(SCOPE, &oldest.row.id.simple().to_string()));
     let data = sessions.into_iter().map(SessionBody::of);
     let data = data.collect::<Result<_, _>>()?;
     json(StatusCode::OK, &Page { data, next_cursor })

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::error::refused;
 use super::summarizer::{Job, Summary, replaced};
-use super::{Caller, Service, ServiceError, Session};
+use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
 use crate::domain::prompt;
@@ -90,7 +90,7 @@ impl Service {
         id: &str,
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         if request.dry_run {
             return self.dry_run(key, id, &request).await;
         }
@@ -299,9 +299,10 @@ impl Service {
             now: self.now(),
         };
         match self.database().write(commit).await? {
-            Committed::Conflict => Err(ServiceError::CompactionConflict),
             // Closed meanwhile: what the run rested on has changed, like any other conflict.
-            Committed::Refused(WriteRefusal::Closed) => Err(ServiceError::CompactionConflict),
+            Committed::Conflict | Committed::Refused(WriteRefusal::Closed) => {
+                Err(ServiceError::CompactionConflict)
+            }
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
@@ -357,7 +358,7 @@ impl Service {
         version: i64,
     ) -> Result<CompactionRow, ServiceError> {
         self.load_session(caller, id).await?;
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         let found = self.database().find_compaction(key, version).await?;
         found.ok_or(ServiceError::CompactionNotFound { version })
     }
@@ -374,7 +375,7 @@ impl Service {
         limit: usize,
     ) -> Result<(Vec<CompactionRow>, bool), ServiceError> {
         self.load_session(caller, id).await?;
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         let one_more = i64::try_from(limit + 1).unwrap_or(i64::MAX);
         let mut rows = self
             .database()

@@ -1,7 +1,7 @@
 //! The context: what the model should see now. Reading it changes nothing.
 
 use super::error::refused;
-use super::{Caller, Service, ServiceError};
+use super::{Caller, Service, ServiceError, key};
 use crate::domain::context::{Opening, RENDERER_VERSION, summary_tokens};
 use crate::storage::{ContextHead, Database, SessionKey, WriteRefusal};
 
@@ -140,7 +140,7 @@ impl Service {
         format: Format,
         is_known: impl Fn(&str) -> bool,
     ) -> Result<Result<LoadedContext, String>, ServiceError> {
-        let key = self.key(caller, session)?;
+        let key = key(caller, session)?;
         let mut tried = 0;
         loop {
             tried += 1;

@@ -1,4 +1,4 @@
-//! Ids on the wire: a prefix that says what it is, and a UUIDv7 in 32 hexadecimal digits.
+//! Ids on the wire: a prefix that says what it is, and a `UUIDv7` in 32 hexadecimal digits.
 
 use uuid::Uuid;
 

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
 use super::ids::message_id;
-use super::{Caller, Service, ServiceError};
+use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
     AppendMessages, AppendRefusal, ContextHead, MessageFilter, MessageRow, SessionKey, Timestamp,
@@ -151,7 +151,7 @@ impl Service {
         session: &str,
         request: AppendRequest<'_>,
     ) -> Result<Appended, ServiceError> {
-        let key = self.key(caller, session)?;
+        let key = key(caller, session)?;
         let messages = self.read_messages(&request.messages)?;
         let echo: Vec<_> = messages
             .iter()
@@ -200,7 +200,7 @@ impl Service {
         session: &str,
         list: &ListMessages,
     ) -> Result<(Vec<ListedMessage>, bool), ServiceError> {
-        let key = self.key(caller, session)?;
+        let key = key(caller, session)?;
         let head = self.load_head(key, session).await?;
         let (rows, more) = self
             .database()
@@ -222,7 +222,7 @@ impl Service {
         session: &str,
         id: &str,
     ) -> Result<ListedMessage, ServiceError> {
-        let key = self.key(caller, session)?;
+        let key = key(caller, session)?;
         let head = self.load_head(key, session).await?;
         let row = self.database().find_message(key, id).await?;
         let row = row.ok_or_else(|| ServiceError::MessageNotFound { id: shorten(id) })?;

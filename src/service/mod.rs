@@ -158,13 +158,13 @@ impl Service {
     fn new_id(&self) -> Uuid {
         (self.inner.new_id)()
     }
+}
 
-    /// The key of a session that a caller names; a name that cannot be one is unknown.
-    fn key(&self, caller: Caller, id: &str) -> Result<SessionKey, ServiceError> {
-        let session = parse_session_id(id).ok_or_else(|| ServiceError::session_not_found(id))?;
-        Ok(SessionKey {
-            tenant: caller.tenant,
-            session,
-        })
-    }
+/// The key of a session that a caller names; a name that cannot be one is unknown.
+fn key(caller: Caller, id: &str) -> Result<SessionKey, ServiceError> {
+    let session = parse_session_id(id).ok_or_else(|| ServiceError::session_not_found(id))?;
+    Ok(SessionKey {
+        tenant: caller.tenant,
+        session,
+    })
 }

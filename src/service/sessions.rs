@@ -5,15 +5,18 @@ use serde_json::value::RawValue;
 
 use super::error::refused;
 use super::ids::session_id;
-use super::{Agent, AgentDocument, Caller, Service, ServiceError};
+use super::{Agent, AgentDocument, Caller, Service, ServiceError, key};
 use crate::domain::json;
 use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, DeleteSession, NewSession, ResetSession, SessionChange,
+    ChangeSession, CreateSession, DeleteSession, Edit, NewSession, ResetSession, SessionChange,
     SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
+
+/// Whole numbers up to here are exact as floats.
+const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// A whole number, also when it is written `50.0`.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
@@ -21,8 +24,6 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else {
         return Ok(None);
     };
-    /// Numbers up to here are exact as floats.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = number
         .as_f64()
         .filter(|f| f.fract() == 0.0 && f.abs() <= EXACT);
@@ -60,15 +61,13 @@ pub struct CreateRequest<'a> {
     pub messages: Option<Vec<&'a RawValue>>,
 }
 
-/// What is changed in a session; an outer `None` leaves a member as it is.
+/// What is changed in a session; what is absent stays.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the schema describes the members")]
 pub struct PatchRequest<'a> {
-    #[serde(deserialize_with = "given")]
-    pub title: Option<Option<String>>,
-    #[serde(deserialize_with = "given")]
-    pub model: Option<Option<String>>,
+    pub title: Edit,
+    pub model: Edit,
     #[serde(borrow)]
     pub metadata: Option<&'a RawValue>,
     #[serde(deserialize_with = "whole")]
@@ -76,15 +75,6 @@ pub struct PatchRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
-}
-
-/// Tells a `null` from a member that is absent.
-fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Option::deserialize(deserializer).map(Some)
 }
 
 /// A session as clients see it.
@@ -282,7 +272,7 @@ impl Service {
     /// # Errors
     /// There is no such session, or the database failed.
     pub async fn load_session(&self, caller: Caller, id: &str) -> Result<Session, ServiceError> {
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         let row = self.database().find_session(key).await?;
         Session::read(row.ok_or_else(|| refused(WriteRefusal::NotFound, id))?)
     }
@@ -316,7 +306,7 @@ impl Service {
         id: &str,
         request: PatchRequest<'_>,
     ) -> Result<Session, ServiceError> {
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         let change = SessionChange {
             title: request.title,
             model: request.model,
@@ -346,7 +336,7 @@ impl Service {
             closed: Some(closed),
             ..SessionChange::default()
         };
-        self.change_session(self.key(caller, id)?, id, change).await
+        self.change_session(key(caller, id)?, id, change).await
     }
 
     async fn change_session(
@@ -368,7 +358,7 @@ impl Service {
     /// # Errors
     /// There is no such session, it is closed, or the database failed.
     pub async fn reset_session(&self, caller: Caller, id: &str) -> Result<Session, ServiceError> {
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         let now = self.now();
         let reset = self.database().write(ResetSession { key, now }).await?;
         Session::read(reset.map_err(|refusal| refused(refusal, id))?)
@@ -379,7 +369,7 @@ impl Service {
     /// # Errors
     /// There is no such session, or the database failed.
     pub async fn delete_session(&self, caller: Caller, id: &str) -> Result<(), ServiceError> {
-        let key = self.key(caller, id)?;
+        let key = key(caller, id)?;
         if self.database().write(DeleteSession { key }).await? {
             Ok(())
         } else {

@@ -37,8 +37,8 @@ pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
 pub use sessions::{
-    ChangeSession, CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession,
-    SessionChange, SessionFilter, SessionRow, WriteRefusal,
+    ChangeSession, CreateSession, DeleteSession, Edit, MOST_LABELS, NewSession, Order,
+    ResetSession, SessionChange, SessionFilter, SessionRow, WriteRefusal,
 };
 pub use timestamp::Timestamp;
 

@@ -1,6 +1,7 @@
 //! Sessions: the row that counts, points and orders everything else of a session.
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -288,12 +289,39 @@ async fn store_labels(
     Ok(())
 }
 
-/// What `PATCH` changes. An outer `None` leaves a member as it is.
+/// What becomes of a text that may be absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Edit {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It becomes this, or nothing.
+    Set(Option<String>),
+}
+
+/// A member that is there, `null` included, is set; one that is absent is kept by its default.
+impl<'de> Deserialize<'de> for Edit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        Option::deserialize(deserializer).map(Self::Set)
+    }
+}
+
+impl Edit {
+    /// The stored text behind the edit.
+    fn laid_over(&self, stored: Option<&String>) -> Option<String> {
+        match self {
+            Self::Keep => stored.cloned(),
+            Self::Set(text) => spell(text.as_deref()),
+        }
+    }
+}
+
+/// What `PATCH` changes; what is absent stays.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "the columns are described in the migration")]
 pub struct SessionChange {
-    pub title: Option<Option<String>>,
-    pub model: Option<Option<String>>,
+    pub title: Edit,
+    pub model: Edit,
     /// The text and what can be filtered by.
     pub metadata: Option<(String, Vec<(String, String)>)>,
     pub compact_count: Option<i64>,
@@ -371,10 +399,6 @@ impl Write for ChangeSession {
                 Some(true) => Some(self.now),
                 Some(false) => None,
             };
-            let kept = |new: &Option<Option<String>>, old: &Option<String>| match new {
-                None => old.clone(),
-                Some(new) => spell(new.as_deref()),
-            };
             let metadata = change.metadata.as_ref().map(|(text, _)| text);
             let after = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET title = $3, model = $4, metadata = $5, compact_count = $6, \
@@ -384,8 +408,8 @@ impl Write for ChangeSession {
             ))
             .bind(self.key.tenant.0)
             .bind(self.key.session)
-            .bind(kept(&change.title, &before.title))
-            .bind(kept(&change.model, &before.model))
+            .bind(change.title.laid_over(before.title.as_ref()))
+            .bind(change.model.laid_over(before.model.as_ref()))
             .bind(metadata.unwrap_or(&before.metadata))
             .bind(change.compact_count.unwrap_or(before.compact_count))
             .bind(laid::<CompactionPolicy>(&before.compaction, change.compaction.as_ref())?)

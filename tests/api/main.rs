@@ -5,11 +5,21 @@
 //! Every test runs on SQLite and on PostgreSQL. Without `PRECIS_TEST_DATABASE_URL` the PostgreSQL
 //! half fails: a green run that skipped half would be worse than a red one.
 
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    reason = "a test stops at the first thing that is not as it should be"
+)]
+
 mod agents;
 mod cases;
 mod concurrency;
 mod crash;
 mod fixtures;
+mod landmarks;
+mod openapi;
 mod problems;
 mod random_histories;
 mod service;

@@ -13,18 +13,21 @@ use crate::support::{Backend, Http, ScriptedModel, TestApp};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until a new connection is refused or turned away.
+/// Waits until the service says that it takes no more work, or takes no connection.
 async fn refuses_new_work(address: std::net::SocketAddr) {
     let deadline = Instant::now() + SOON;
     loop {
         // A client of its own, so that no open connection is used again.
         let fresh = Http::new(address);
-        match fresh.try_send(Method::GET, "/health/live", &[], None).await {
+        match fresh
+            .try_send(Method::GET, "/health/ready", &[], None)
+            .await
+        {
             Err(_) => return,
             Ok(reply) if reply.status == 503 => return,
             Ok(_) => assert!(
                 Instant::now() < deadline,
-                "expected a stopping service to take no new connections"
+                "expected a stopping service to be no longer ready"
             ),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -11,11 +11,13 @@ use crate::support::{Answer, Backend, History, ScriptedModel, TestApp, chain};
 
 /// Triggers that make one of the writes of a commit fail, and how to take them away.
 struct Sabotage {
+    table: &'static str,
     sqlite: &'static str,
     postgres: &'static str,
 }
 
-const RECORD: Sabotage = Sabotage {
+static RECORD: Sabotage = Sabotage {
+    table: "compactions",
     sqlite: "CREATE TRIGGER sabotage BEFORE INSERT ON compactions
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
     postgres: "CREATE FUNCTION sabotage() RETURNS trigger LANGUAGE plpgsql AS
@@ -24,7 +26,8 @@ const RECORD: Sabotage = Sabotage {
                FOR EACH ROW EXECUTE FUNCTION sabotage()",
 };
 
-const POINTER: Sabotage = Sabotage {
+static POINTER: Sabotage = Sabotage {
+    table: "sessions",
     sqlite: "CREATE TRIGGER sabotage BEFORE UPDATE ON sessions
              WHEN NEW.compact_size IS NOT OLD.compact_size
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
@@ -73,15 +76,10 @@ async fn s13_a_failed_commit_loses_nothing(
     let after = app.get(&format!("/sessions/{id}/context")).await.body;
     assert_eq!(after, context, "the context has the same bytes");
 
-    let table = if std::ptr::eq(sabotage, &RECORD) {
-        "compactions"
-    } else {
-        "sessions"
-    };
     app.database
         .execute(
             "DROP TRIGGER sabotage",
-            &format!("DROP TRIGGER sabotage ON {table}"),
+            &format!("DROP TRIGGER sabotage ON {}", sabotage.table),
         )
         .await;
     app.compact(&id, &json!({})).await.expect(200);
