@@ -26,6 +26,11 @@ pub enum StartError {
     /// The database URL is not one.
     #[error("database_url (PRECIS_DATABASE_URL): {0}")]
     DatabaseUrl(&'static str),
+    /// The SQLite file cannot be made where it should be.
+    #[error(
+        "the directory {0} of the database file does not exist; make it, or change database_url (PRECIS_DATABASE_URL)"
+    )]
+    NoDirectory(String),
     /// The schema could not be brought up to date.
     #[error("cannot prepare the database {database}")]
     Migrate {
@@ -105,6 +110,14 @@ fn parse_url(settings: &Settings) -> Result<Url, StartError> {
 /// The database cannot be reached, or is newer than this program.
 pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
     let url = parse_url(settings)?;
+    if let Url::Sqlite(path) = &url {
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+            return Err(StartError::NoDirectory(directory.display().to_string()));
+        }
+    }
     Database::migrate(&url, &database_options(settings))
         .await
         .map_err(|source| StartError::Migrate {
@@ -147,6 +160,12 @@ impl Application {
             runtime: Handle::current(),
         });
         let (server, address) = bind(&settings, service.clone())?;
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                %address,
+                "there are no keys yet: whoever reaches this address can read and change everything"
+            );
+        }
         Ok(Self {
             server,
             address,
@@ -180,7 +199,6 @@ impl Application {
     /// # Errors
     /// The server failed.
     pub async fn run(self) -> Result<(), StartError> {
-        self.print_banner();
         let handle = self.server.handle();
         let ending = end_gracefully(self.stop, handle, self.service, self.patience);
         let ending = tokio::spawn(ending);
@@ -193,17 +211,16 @@ impl Application {
         Ok(())
     }
 
-    fn print_banner(&self) {
-        use std::fmt::Write as _;
-        use std::io::Write as _;
-        let mut text = format!("Precis {}\n", env!("CARGO_PKG_VERSION"));
+    /// Where everything is, for a person: a line each.
+    #[must_use]
+    pub fn banner(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("Precis {}", env!("CARGO_PKG_VERSION"));
         for (name, value) in &self.banner {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "  {name:<10} {value}");
+            let _ = write!(text, "\n  {name:<10} {value}");
         }
-        // A closed standard output is no reason not to serve.
-        let mut out = io::stdout().lock();
-        drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+        text
     }
 }
 
@@ -310,11 +327,23 @@ fn summarizer(settings: &Settings) -> Result<Summarizer, StartError> {
 }
 
 fn describe_summarizer(summarizer: &Summarizer) -> String {
-    let model = summarizer.compaction.as_ref().or(summarizer.main.as_ref());
-    match model.filter(|_| summarizer.ask_models) {
-        Some(at) => format!("model {}", at.model),
-        None => "embedded extractive summarizer (no model is called)".to_owned(),
+    const EMBEDDED: &str = "the embedded extractive summarizer";
+    let Some(first) = summarizer
+        .compaction
+        .as_ref()
+        .filter(|_| summarizer.ask_models)
+    else {
+        return format!("{EMBEDDED} (no model is called)");
+    };
+    let mut text = format!("{} at {}", first.model, first.base_url);
+    if summarizer.compaction_is_own && summarizer.main.is_some() {
+        text.push_str(", then the session's own model");
     }
+    if summarizer.fall_back {
+        text.push_str(", then ");
+        text.push_str(EMBEDDED);
+    }
+    text
 }
 
 fn timeouts(settings: &Settings) -> Timeouts {

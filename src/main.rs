@@ -14,7 +14,7 @@ use std::{
 use clap::{Parser, Subcommand};
 use precis::{
     app::{self, Application, StartError},
-    config::{ConfigError, Settings},
+    config::{ConfigError, DEFAULTS, Settings},
     http,
     telemetry::{self, TelemetryError},
 };
@@ -41,6 +41,8 @@ enum Command {
     Migrate,
     /// Print the OpenAPI document
     Openapi,
+    /// Print every option with its meaning and default, as a TOML file to start from
+    Config,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +97,7 @@ fn run(command: Command) -> Result<(), Failure> {
             })
         }
         Command::Openapi => print(http::openapi_json().trim_end()),
+        Command::Config => print(DEFAULTS.trim_end()),
     }
 }
 
@@ -109,8 +112,9 @@ fn prepare() -> Result<(Settings, Runtime), Failure> {
 }
 
 async fn serve(settings: Settings) -> Result<(), Failure> {
-    Application::build(settings).await?.run().await?;
-    Ok(())
+    let application = Application::build(settings).await?;
+    print(&application.banner())?;
+    Ok(application.run().await?)
 }
 
 /// Unlike `println!`, does not panic when nobody reads, as in `precis openapi | head`.
@@ -137,7 +141,7 @@ fn explain(failure: &Failure) -> String {
     let advice = match failure {
         Failure::Config(_) => "Nothing was started.",
         Failure::Start(_) => {
-            "Nothing is being served. The options are described in config/default.toml; PRECIS_LOG=debug says more."
+            "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."
         }
         Failure::Telemetry(_) | Failure::Runtime(_) | Failure::Output(_) | Failure::Crypto => {
             return text;

@@ -19,13 +19,17 @@ pub enum TelemetryError {
     Again(#[from] tracing_subscriber::util::TryInitError),
 }
 
+/// Libraries whose notices at `info` say nothing to the operator of this service.
+const QUIET: &str = "actix_server=warn,sqlx::postgres::notice=warn";
+
 /// Sets logging up; once per process.
 ///
 /// # Errors
 ///
 /// If the filter is not one, which [`Settings::load`] has already ruled out, or if logging was set up before.
 pub fn init(settings: &Settings) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::builder().parse(&settings.log)?;
+    // The operator's own directives come last, so that they win.
+    let filter = EnvFilter::builder().parse(format!("{QUIET},{}", settings.log))?;
     tracing_subscriber::registry()
         .with(lines(settings.log_format))
         .with(filter)

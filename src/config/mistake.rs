@@ -42,9 +42,7 @@ impl fmt::Display for ConfigError {
                 }
             }
         }
-        f.write_str(
-            "\nEvery option, with what it means and takes, stands in `config/default.toml`.",
-        )
+        f.write_str("\nEvery option, with what it means and takes, is printed by `precis config`.")
     }
 }
 

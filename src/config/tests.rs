@@ -192,7 +192,7 @@ fn a_bad_number_names_the_option_the_value_and_what_it_takes() {
     assert_eq!(
         load_file("[http]\nworkers = \"4\"\n", &[]).unwrap_err(),
         "the configuration has a mistake:\n  - `http.workers` (`PRECIS_HTTP__WORKERS`) is set in `FILE` to `4`; it takes a whole number from 0 to 1024.\n\
-         Every option, with what it means and takes, stands in `config/default.toml`."
+         Every option, with what it means and takes, is printed by `precis config`."
     );
     let error = load_file("model = 123\nlog = [1]\n[http]\nworkers = -1\nkeep_alive_seconds = 1.5\nheader_timeout_seconds = true\n", &[]).unwrap_err();
     for part in [

@@ -131,12 +131,10 @@ fn log(problem: &Problem, id: &str) {
         Code::Internal => {
             tracing::error!(request_id = id, code, cause = %problem.causes(), "a request failed");
         }
-        Code::StorageUnavailable
-        | Code::SummarizerFailed
-        | Code::ModelFailed
-        | Code::ModelTimeout => {
+        Code::StorageUnavailable => {
             tracing::warn!(request_id = id, code, cause = %problem.causes(), "a request failed");
         }
+        // What a model did wrong was logged where it was asked.
         _ => tracing::debug!(request_id = id, code, "a request was refused"),
     }
 }

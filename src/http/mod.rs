@@ -76,6 +76,7 @@ pub fn app(
         .split_for_parts();
     app.app_data(service)
         .app_data(Data::new(extract::BodyLimit(body_bytes)))
+        .service(operations::home)
         .service(operations::docs)
         .service(operations::errors)
         .service(openapi::swagger_ui())

@@ -22,7 +22,7 @@ static PATHS: LazyLock<Vec<(ResourceDef, Vec<String>)>> = LazyLock::new(|| {
         .into_iter()
         .map(|(path, methods)| (ResourceDef::new(path), methods))
         .collect();
-    for page in ["/docs", "/docs/", "/docs/errors"] {
+    for page in ["/", "/docs", "/docs/", "/docs/errors"] {
         paths.push((ResourceDef::new(page), vec!["GET".to_owned()]));
     }
     paths

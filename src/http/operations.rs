@@ -72,9 +72,19 @@ pub async fn openapi_document() -> HttpResponse {
         .body(super::openapi::text())
 }
 
+/// The address in the banner, opened in a browser, leads to the page.
+#[get("/")]
+pub async fn home() -> HttpResponse {
+    to_docs()
+}
+
 /// `/docs` itself leads to the page.
 #[get("/docs")]
 pub async fn docs() -> HttpResponse {
+    to_docs()
+}
+
+fn to_docs() -> HttpResponse {
     HttpResponse::PermanentRedirect()
         .insert_header((header::LOCATION, "/docs/"))
         .finish()

@@ -333,7 +333,8 @@ impl ChatModel {
             let next = retry::next_wait(&self.inner.retry, attempt, &error, waited, retry::roll());
             let (status, kind) = (error.status(), error.kind());
             let Some(wait) = next else {
-                tracing::warn!(
+                // Whoever asked decides whether this is a failure, and says so once.
+                tracing::debug!(
                     attempt,
                     status,
                     kind,

@@ -127,10 +127,10 @@ pub enum ServiceError {
 #[derive(Debug, thiserror::Error)]
 pub enum SummarizerFailure {
     /// The model server failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Provider(#[from] ProviderError),
     /// The answer is no summary.
-    #[error("{0}")]
+    #[error(transparent)]
     Unacceptable(#[from] Unacceptable),
 }
 

@@ -241,7 +241,7 @@ impl Service {
             .map(text)
             .or(document.model_thinking.take().map(|raw| text(&raw)));
         let agent = match &request.agent_name {
-            Some(_) => Some(to_text(&document)?),
+            Some(_) => Some(to_text(&document)?).filter(|rest| rest != "{}"),
             None => None,
         };
         Ok(NewSession {

@@ -103,7 +103,7 @@ impl Summarizer {
             match ask(&candidate, &request(&candidate.model), job.replaced).await {
                 Ok(summary) => return Ok(summary),
                 Err(error) => {
-                    tracing::warn!(error = %error, "a summarizer failed");
+                    tracing::warn!(model = candidate.model, %error, "a summarizer failed");
                     failure = Some(error);
                 }
             }

@@ -85,10 +85,8 @@ pub enum Database {
     Sqlite {
         /// Reading connections.
         readers: SqlitePool,
-        /// The queue of the writer.
+        /// The queue of the writer, which owns its connection.
         writer: SqliteWriter,
-        /// Holds the writer's only connection.
-        writing: SqlitePool,
     },
     /// One pool.
     Postgres(PgPool),
@@ -108,6 +106,18 @@ fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
+/// Makes the file for its owner alone: it holds conversations. SQLite gives its companions the same mode.
+fn create_private(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let made = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    // It exists already, or cannot be made: SQLite, which opens it next, says what is wrong.
+    drop(made);
+}
+
 impl Database {
     /// Opens the database; the SQLite file is made if it is missing. Runs no migration.
     ///
@@ -117,25 +127,15 @@ impl Database {
         match url {
             Url::Sqlite(path) => {
                 let connect = sqlite_options(path, options);
-                let writing = SqlitePoolOptions::new()
-                    .max_connections(1)
-                    .idle_timeout(None)
-                    .max_lifetime(None)
-                    .acquire_timeout(options.acquire_timeout)
-                    .connect_with(connect.clone())
-                    .await?;
+                let writing = connect.connect().await?;
                 let readers = SqlitePoolOptions::new()
                     .max_connections(options.readers)
                     .acquire_timeout(options.acquire_timeout)
                     .test_before_acquire(false)
                     .connect_with(connect.pragma("query_only", "ON"))
                     .await?;
-                let writer = SqliteWriter::start(writing.acquire().await?, options.acquire_timeout);
-                Ok(Self::Sqlite {
-                    readers,
-                    writer,
-                    writing,
-                })
+                let writer = SqliteWriter::start(writing, options.acquire_timeout);
+                Ok(Self::Sqlite { readers, writer })
             }
             Url::Postgres(connect) => {
                 let pool = PgPoolOptions::new()
@@ -155,6 +155,7 @@ impl Database {
     pub async fn migrate(url: &Url, options: &Options) -> Result<Vec<String>, MigrateError> {
         let (migrator, before) = match url {
             Url::Sqlite(path) => {
+                create_private(path);
                 let mut conn = sqlite_options(path, options).connect().await?;
                 let before = applied(&mut Conn::Sqlite(&mut conn)).await;
                 SQLITE_MIGRATIONS.run(&mut conn).await?;
@@ -201,12 +202,9 @@ impl Database {
     /// Closes all connections, once those in use are given back.
     pub async fn close(&self) {
         match self {
-            Self::Sqlite {
-                readers, writing, ..
-            } => {
+            Self::Sqlite { readers, writer } => {
                 readers.close().await;
-                // The writer keeps its connection until its queue is dropped; closing marks the pool only.
-                drop(writing.close());
+                writer.close().await;
             }
             Self::Postgres(pool) => pool.close().await,
         }

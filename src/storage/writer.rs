@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::pool::PoolConnection;
-use sqlx::{Connection, PgPool, Sqlite, SqliteConnection};
+use sqlx::{Connection, PgPool, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{Conn, Result, StorageError, Write};
 
@@ -65,14 +66,29 @@ impl<W: Write> Job for Waiting<W> {
 pub struct SqliteWriter {
     queue: mpsc::Sender<Box<dyn Job>>,
     patience: Duration,
+    stop: CancellationToken,
+    tasks: TaskTracker,
 }
 
 impl SqliteWriter {
     /// Starts the writer on the runtime of the caller. `patience` bounds the wait for a place in the queue.
-    pub fn start(conn: PoolConnection<Sqlite>, patience: Duration) -> Self {
+    pub fn start(conn: SqliteConnection, patience: Duration) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        tokio::spawn(work(conn, jobs));
-        Self { queue, patience }
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        tasks.spawn(work(conn, jobs, stop.clone()));
+        tasks.close();
+        Self {
+            queue,
+            patience,
+            stop,
+            tasks,
+        }
+    }
+
+    /// Commits what waits, takes nothing new, and closes the connection.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.wait().await;
     }
 
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
@@ -90,9 +106,25 @@ impl SqliteWriter {
     }
 }
 
-async fn work(mut conn: PoolConnection<Sqlite>, mut jobs: mpsc::Receiver<Box<dyn Job>>) {
+async fn work(
+    mut conn: SqliteConnection,
+    mut jobs: mpsc::Receiver<Box<dyn Job>>,
+    stop: CancellationToken,
+) {
     let mut group = Vec::with_capacity(GROUP);
-    while jobs.recv_many(&mut group, GROUP).await > 0 {
+    loop {
+        let taken = tokio::select! {
+            biased;
+            taken = jobs.recv_many(&mut group, GROUP) => taken,
+            // Nothing waits: then what comes later is refused, and this ends.
+            () = stop.cancelled(), if !jobs.is_closed() => {
+                jobs.close();
+                continue;
+            }
+        };
+        if taken == 0 {
+            break;
+        }
         if group.len() > 1 && commit_together(&mut conn, &mut group).await.is_ok() {
             for job in group.drain(..) {
                 job.answer(Ok(()));
@@ -103,6 +135,10 @@ async fn work(mut conn: PoolConnection<Sqlite>, mut jobs: mpsc::Receiver<Box<dyn
             let outcome = commit_alone(&mut conn, &mut job).await;
             job.answer(outcome);
         }
+    }
+    // The last connection to close folds the log into the file, so that one file is the whole database.
+    if let Err(error) = conn.close().await {
+        tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
     }
 }
 

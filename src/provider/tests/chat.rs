@@ -977,11 +977,11 @@ async fn nothing_secret_is_ever_printed() {
         .collect();
     // Each attempt once: 3 + 3 + 1 + 1 refused, 2 for the answer, 3 unreachable.
     assert_eq!(ours.len(), 13, "{ours:#?}");
-    let warned = ours
-        .iter()
-        .filter(|(level, _)| *level == tracing::Level::WARN)
-        .count();
-    assert_eq!(warned, 5);
+    assert!(
+        ours.iter()
+            .all(|(level, _)| *level == tracing::Level::DEBUG),
+        "whoever asked says once, at a level of its own, what failed"
+    );
     shown.extend(
         logged
             .into_iter()

@@ -52,7 +52,7 @@ fn body_with(choices: &Value) -> Answer {
 #[case::no_choices(body_with(&json!([])))]
 #[case::no_message(body_with(&json!([{"index": 0, "finish_reason": "stop"}])))]
 #[case::null_content(body_with(&json!([{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": null}}])))]
-#[case::an_error_with_status_200(Answer::Body(json!({"error": {"message": "busy", "code": 500}})))]
+#[case::an_error_with_status_200(Answer::Body(json!({"error": {"message": "busy", "code": "no_capacity"}})))]
 #[case::no_json(Answer::Status(200, vec![], "<html>busy</html>".to_owned()))]
 #[tokio::test(flavor = "multi_thread")]
 async fn s11_an_empty_answer_is_a_failure(
