@@ -1,4 +1,4 @@
-//! Plan and rendering on histories of growing length: what of a request is ours, without database and network.
+//! Plan, rendering and redaction on texts of growing length: what of a request is ours, without database and network.
 //!
 //! `cargo bench --bench plan_and_render`
 
@@ -99,5 +99,28 @@ fn benchmarks(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(all, benchmarks);
+/// Redaction must stay linear, whatever a text holds: the time of twice the text is twice the time.
+fn redaction(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("redact");
+    group.sample_size(10);
+    for (name, piece) in [
+        ("prose", "The keeper of the keys wrote it down twice. "),
+        (
+            "arguments",
+            r#"{\"path\": \"src/main.rs\", \"limit\": 100}, "#,
+        ),
+        ("trap", "token="),
+    ] {
+        for size in [1 << 18, 1 << 19] {
+            let text = piece.repeat(size / piece.len());
+            group.throughput(Throughput::Bytes(text.len() as u64));
+            group.bench_function(BenchmarkId::new(name, size), |b| {
+                b.iter(|| precis::domain::redact::redact(black_box(&text)).len());
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(all, benchmarks, redaction);
 criterion_main!(all);

@@ -10,14 +10,12 @@
 //! machine meets both alike. Every answer is checked for its status and its number of messages. Printed
 //! are ratios within this run, and the memory of the idle server. Only addresses on this machine are asked.
 
-use std::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+mod support;
+
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+use support::{Client, Outcome, Server};
 
 const CONNECTIONS: u32 = 8;
 const LONG: usize = 100_000;
@@ -30,18 +28,21 @@ const MARK: &[u8] = b"~M~";
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
-    let server = Server::start(has("--postgres"))?;
-    let idle = server.memory_kib()?;
+    let server = Server::start(
+        has("--postgres"),
+        &[("PRECIS_COMPACTION__MAX_SUMMARY_TOKENS", "100")],
+    )?;
+    let idle = memory_kib(&server)?;
     let mut client = Client::new(&server.address);
 
-    let long = client.create(LONG)?;
+    let long = create(&mut client, LONG)?;
     client.call(
         "POST",
         &format!("/sessions/{long}/compact"),
         r#"{"compactCount":99,"keepRecentTurns":25}"#,
     )?;
-    let short = client.create(TAIL)?;
-    let hundred = client.create(100)?;
+    let short = create(&mut client, TAIL)?;
+    let hundred = create(&mut client, 100)?;
 
     let context = Pair {
         name: "context: tail of 50 behind 100,000 messages, against a session of 50",
@@ -87,166 +88,57 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The service as a process of its own; it ends with this value.
-struct Server {
-    process: Child,
-    address: String,
-    directory: std::path::PathBuf,
-}
-
-impl Server {
-    fn start(postgres: bool) -> Outcome<Self> {
-        let here = std::env::current_exe()?;
-        let binary = here
-            .parent()
-            .and_then(|examples| examples.parent())
-            .map(|target| target.join("precis"))
-            .filter(|binary| binary.exists())
-            .ok_or("build the service first: cargo build --release")?;
-        let directory = std::env::temp_dir().join(format!("precis-load-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)?;
-        let url = if postgres {
-            std::env::var("PRECIS_TEST_DATABASE_URL")
-                .map_err(|_| "run it under scripts/with-postgres, or set PRECIS_TEST_DATABASE_URL to an empty database")?
+/// A session of that many messages, in turns of two.
+fn create(client: &mut Client, count: usize) -> Outcome<String> {
+    client.call("POST", "/sessions", "{}")?;
+    let answer: serde_json::Value = serde_json::from_slice(&client.body)?;
+    let id = answer
+        .pointer("/id")
+        .and_then(|id| id.as_str())
+        .ok_or("no id")?
+        .to_owned();
+    let filler = "all work and no play ".repeat(20);
+    let message = |number: usize| {
+        let role = if number.is_multiple_of(2) {
+            "user"
         } else {
-            format!("sqlite://{}", directory.join("load.db").display())
+            "assistant"
         };
-        let mut process = Command::new(binary)
-            .env("PRECIS_LISTEN", "127.0.0.1:0")
-            .env("PRECIS_DATABASE_URL", url)
-            .env("PRECIS_COMPACTION__MAX_SUMMARY_TOKENS", "100")
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let banner = BufReader::new(process.stdout.take().ok_or("no banner")?);
-        let address = banner
-            .lines()
-            .map_while(Result::ok)
-            .find_map(|line| line.split("http://").nth(1).map(ToOwned::to_owned))
-            .ok_or("the service did not say where it listens")?;
-        Ok(Self {
-            process,
-            address,
-            directory,
-        })
+        format!(r#"{{"role":"{role}","content":"~M~ {number} {filler}"}}"#)
+    };
+    let numbers: Vec<usize> = (0..count).collect();
+    for batch in numbers.chunks(1_000) {
+        let messages: Vec<_> = batch.iter().map(|number| message(*number)).collect();
+        let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        client.call("POST", &format!("/sessions/{id}/messages"), &body)?;
     }
-
-    /// Resident memory.
-    fn memory_kib(&self) -> Outcome<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(number.ok_or("no VmRSS")?.parse()?)
-    }
+    Ok(id)
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nothing is left to be done if it is gone already.
-        drop(self.process.kill());
-        drop(self.process.wait());
-        drop(std::fs::remove_dir_all(&self.directory));
+/// Asks for a path until the time is up; gives how often. Every answer is checked.
+fn ask(client: &mut Client, path: &str, messages: usize, time: Duration) -> Outcome<usize> {
+    let (started, mut asked) = (Instant::now(), 0);
+    while started.elapsed() < time {
+        client.call("GET", path, "")?;
+        let found = client
+            .body
+            .windows(MARK.len())
+            .filter(|window| *window == MARK)
+            .count();
+        if found != messages {
+            return Err(format!("{path}: {found} messages instead of {messages}").into());
+        }
+        asked += 1;
     }
+    Ok(asked)
 }
 
-/// One kept-alive connection.
-struct Client {
-    address: String,
-    stream: Option<BufReader<TcpStream>>,
-    body: Vec<u8>,
-}
-
-impl Client {
-    fn new(address: &str) -> Self {
-        Self {
-            address: address.to_owned(),
-            stream: None,
-            body: Vec::new(),
-        }
-    }
-
-    /// Sends a request and reads the answer into `body`; anything but a success is an error.
-    fn call(&mut self, method: &str, path: &str, body: &str) -> Outcome<()> {
-        if self.stream.is_none() {
-            let stream = TcpStream::connect(&self.address)?;
-            stream.set_nodelay(true)?;
-            self.stream = Some(BufReader::with_capacity(1 << 16, stream));
-        }
-        let stream = self.stream.as_mut().ok_or("no connection")?;
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            self.address,
-            body.len()
-        );
-        stream
-            .get_mut()
-            .write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())?;
-        let mut line = String::new();
-        stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).unwrap_or_default().to_owned();
-        let mut length = 0;
-        loop {
-            line.clear();
-            stream.read_line(&mut line)?;
-            if line == "\r\n" || line.is_empty() {
-                break;
-            }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse()?;
-            }
-        }
-        self.body.resize(length, 0);
-        stream.read_exact(&mut self.body)?;
-        if !status.starts_with('2') {
-            let body = String::from_utf8_lossy(&self.body).into_owned();
-            return Err(format!("{method} {path}: {status} {body}").into());
-        }
-        Ok(())
-    }
-
-    /// A session of that many messages, in turns of two.
-    fn create(&mut self, count: usize) -> Outcome<String> {
-        self.call("POST", "/sessions", "{}")?;
-        let answer: serde_json::Value = serde_json::from_slice(&self.body)?;
-        let id = answer
-            .pointer("/id")
-            .and_then(|id| id.as_str())
-            .ok_or("no id")?
-            .to_owned();
-        let filler = "all work and no play ".repeat(20);
-        let message = |number: usize| {
-            let role = if number.is_multiple_of(2) {
-                "user"
-            } else {
-                "assistant"
-            };
-            format!(r#"{{"role":"{role}","content":"~M~ {number} {filler}"}}"#)
-        };
-        let numbers: Vec<usize> = (0..count).collect();
-        for batch in numbers.chunks(1_000) {
-            let messages: Vec<_> = batch.iter().map(|number| message(*number)).collect();
-            let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
-            self.call("POST", &format!("/sessions/{id}/messages"), &body)?;
-        }
-        Ok(id)
-    }
-
-    /// Asks for a path until the time is up; gives how often. Every answer is checked.
-    fn ask(&mut self, path: &str, messages: usize, time: Duration) -> Outcome<usize> {
-        let (started, mut asked) = (Instant::now(), 0);
-        while started.elapsed() < time {
-            self.call("GET", path, "")?;
-            let found = self
-                .body
-                .windows(MARK.len())
-                .filter(|window| *window == MARK)
-                .count();
-            if found != messages {
-                return Err(format!("{path}: {found} messages instead of {messages}").into());
-            }
-            asked += 1;
-        }
-        Ok(asked)
-    }
+/// Resident memory of the server.
+fn memory_kib(server: &Server) -> Outcome<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id()))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(number.ok_or("no VmRSS")?.parse()?)
 }
 
 /// Two things to ask for, whose costs should be alike.
@@ -304,7 +196,7 @@ fn cost(address: &str, (path, messages): &(String, usize)) -> Outcome<f64> {
         let mut client = Client::new(address);
         client.call("GET", path, "")?;
         barrier.wait();
-        client.ask(path, *messages, SLICE)
+        ask(&mut client, path, *messages, SLICE)
     };
     let asked = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(ask)).collect();

@@ -15,6 +15,8 @@ use uuid::Uuid;
 use crate::config::{self, ModelSettings, Settings};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::CompactionPolicy;
+use crate::domain::prompt;
+use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{Bounds, Defaults, ModelAt, Parts, Service, Summarizer};
@@ -49,6 +51,22 @@ pub enum StartError {
         #[source]
         source: StorageError,
     },
+    /// The prompt's file cannot be read.
+    #[error(
+        "cannot read the prompt file {file} (compaction.prompt_file, PRECIS_COMPACTION__PROMPT_FILE)"
+    )]
+    Prompt {
+        /// Which file.
+        file: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The prompt's file says nothing.
+    #[error(
+        "the prompt file {0} (compaction.prompt_file, PRECIS_COMPACTION__PROMPT_FILE) is empty"
+    )]
+    EmptyPrompt(String),
     /// A model's settings do not work.
     #[error("cannot set up the client of the model server")]
     Model(#[from] SetupError),
@@ -144,14 +162,18 @@ impl Application {
                 source,
             })?;
         let summarizer = summarizer(&settings)?;
+        let counter = counter(&settings);
+        tokio::task::spawn_blocking(move || counter.warm_up());
         let writes_with = describe_summarizer(&summarizer);
         let service = Service::new(Parts {
             database: database.clone(),
             summarizer,
-            defaults: defaults(&settings),
+            defaults: defaults(&settings)?,
+            counter,
             bounds: Bounds {
                 messages_per_append: settings.limits.messages_per_append,
                 message_bytes: settings.limits.message_bytes,
+                metadata_bytes: settings.limits.metadata_bytes,
                 lease: settings.compaction.lease(),
                 compaction_deadline: settings.compaction.deadline(),
             },
@@ -283,8 +305,8 @@ fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), S
     Ok((server.run(), bound))
 }
 
-fn defaults(settings: &Settings) -> Defaults {
-    Defaults {
+fn defaults(settings: &Settings) -> Result<Defaults, StartError> {
+    Ok(Defaults {
         compact_count: i64::from(settings.compaction.compact_count),
         compaction: CompactionPolicy {
             keep_recent_turns: i64::from(settings.compaction.keep_recent_turns),
@@ -293,8 +315,37 @@ fn defaults(settings: &Settings) -> Defaults {
                 config::Boundary::Step => Boundary::Step,
             },
             max_summary_tokens: i64::from(settings.compaction.max_summary_tokens),
+            redact_secrets: settings.compaction.redact_secrets == config::Switch::On,
         },
         model: settings.main_model().map(|model| model.model),
+        compaction_prompt: compaction_prompt(&settings.compaction.prompt_file)?,
+    })
+}
+
+/// The operator's prompt for the summarizer, or the built-in one.
+fn compaction_prompt(file: &str) -> Result<String, StartError> {
+    const LOOKED_FOR: &str = "COMPACTION.md";
+    if file.is_empty() {
+        return Ok(prompt::COMPACTION_PROMPT.to_owned());
+    }
+    match std::fs::read_to_string(file) {
+        Ok(text) if text.trim().is_empty() => Err(StartError::EmptyPrompt(file.to_owned())),
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && file == LOOKED_FOR => {
+            Ok(prompt::COMPACTION_PROMPT.to_owned())
+        }
+        Err(source) => Err(StartError::Prompt {
+            file: file.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn counter(settings: &Settings) -> Counter {
+    match settings.tokens.counter {
+        config::TokenCounter::Estimate => Counter::Estimate,
+        config::TokenCounter::O200kBase => Counter::O200kBase,
+        config::TokenCounter::Cl100kBase => Counter::Cl100kBase,
     }
 }
 
@@ -323,6 +374,7 @@ fn summarizer(settings: &Settings) -> Result<Summarizer, StartError> {
             config::OutputCap::None => None,
         },
         cap_tokens: settings.compaction.output_cap_tokens,
+        window: Some(settings.compaction.context_window).filter(|window| *window > 0),
     })
 }
 

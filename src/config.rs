@@ -57,6 +57,7 @@ pub struct Settings {
     pub http: HttpSettings,
     pub limits: LimitSettings,
     pub compaction: CompactionSettings,
+    pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
 
@@ -86,6 +87,7 @@ pub struct LimitSettings {
     pub body_bytes: usize,
     pub message_bytes: usize,
     pub messages_per_append: usize,
+    pub metadata_bytes: usize,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -97,11 +99,38 @@ pub struct CompactionSettings {
     pub keep_recent_turns: u32,
     pub boundary: Boundary,
     pub max_summary_tokens: u32,
+    pub prompt_file: String,
+    /// 0 means unknown.
+    pub context_window: u64,
+    pub redact_secrets: Switch,
     pub lease_seconds: u64,
     pub deadline_seconds: u64,
     pub output_cap: OutputCap,
     /// 0 means four times the summary's length; see [`CompactionSettings::output_cap_tokens`].
     pub output_cap_tokens: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenSettings {
+    pub counter: TokenCounter,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenCounter {
+    Estimate,
+    #[serde(rename = "o200k_base")]
+    O200kBase,
+    #[serde(rename = "cl100k_base")]
+    Cl100kBase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Clone, Deserialize)]

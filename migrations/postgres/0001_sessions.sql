@@ -116,7 +116,9 @@ CREATE INDEX messages_instructions ON messages (tenant_id, session_id, seq) WHER
 
 -- The chain. from_position to to_position (exclusive) is the range a version folded in; to_seq is the
 -- seq of its last message. digest: SHA-256 of the digest of the version it built on and of the batch's
--- bytes. summary is NULL once its text had to be erased. instructions: JSON spelling.
+-- body digests, in order. summary is NULL once its text had to be erased; such a version is never active
+-- again. instructions: JSON spelling. parts: calls that were folded into one summary. shortened: messages
+-- that were too large for any call and were shown shortened.
 CREATE TABLE compactions (
     tenant_id           BIGINT NOT NULL,
     session_id          UUID NOT NULL,
@@ -139,6 +141,8 @@ CREATE TABLE compactions (
     method              TEXT NOT NULL,
     model               TEXT,
     usage               TEXT,
+    parts               BIGINT NOT NULL,
+    shortened           BIGINT NOT NULL,
     duration_ms         BIGINT NOT NULL,
     created_at          TIMESTAMPTZ NOT NULL,
     summary             TEXT,

@@ -1,5 +1,7 @@
 -- The same tables in both databases, each with its native types. Every key begins with the tenant and
 -- the session, so that the data can be partitioned or sharded by session.
+-- Tables with large values are ordinary ones: in a table WITHOUT ROWID they would stand in the key's tree,
+-- where every search that passes them reads them whole.
 -- Times are INTEGER microseconds since 1970 (UTC), ids are 16-byte BLOBs, booleans are 0 or 1.
 
 CREATE TABLE tenants (
@@ -17,7 +19,7 @@ CREATE TABLE agents (
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
     PRIMARY KEY (tenant_id, name)
-) WITHOUT ROWID;
+);
 
 -- title, model, model_thinking, instance_folder: JSON spelling. agent: the agent's document as it was
 -- copied. compaction, pruning, auto_compact: the policies as JSON. tail: the end of the history, which
@@ -64,7 +66,7 @@ CREATE TABLE sessions (
     updated_at          INTEGER NOT NULL,
     closed_at           INTEGER,
     PRIMARY KEY (tenant_id, id)
-) WITHOUT ROWID;
+);
 
 -- One row a metadata member that can be filtered by; digest: SHA-256 of its name and value.
 CREATE TABLE session_metadata (
@@ -108,7 +110,7 @@ CREATE TABLE messages (
     body            TEXT NOT NULL,
     PRIMARY KEY (tenant_id, session_id, seq),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
-) WITHOUT ROWID;
+);
 
 CREATE UNIQUE INDEX messages_by_id ON messages (tenant_id, session_id, id);
 CREATE INDEX messages_turns ON messages (tenant_id, session_id, seq) WHERE starts_turn;
@@ -116,7 +118,9 @@ CREATE INDEX messages_instructions ON messages (tenant_id, session_id, seq) WHER
 
 -- The chain. from_position to to_position (exclusive) is the range a version folded in; to_seq is the
 -- seq of its last message. digest: SHA-256 of the digest of the version it built on and of the batch's
--- bytes. summary is NULL once its text had to be erased. instructions: JSON spelling.
+-- body digests, in order. summary is NULL once its text had to be erased; such a version is never active
+-- again. instructions: JSON spelling. parts: calls that were folded into one summary. shortened: messages
+-- that were too large for any call and were shown shortened.
 CREATE TABLE compactions (
     tenant_id           INTEGER NOT NULL,
     session_id          BLOB NOT NULL,
@@ -139,12 +143,14 @@ CREATE TABLE compactions (
     method              TEXT NOT NULL,
     model               TEXT,
     usage               TEXT,
+    parts               INTEGER NOT NULL,
+    shortened           INTEGER NOT NULL,
     duration_ms         INTEGER NOT NULL,
     created_at          INTEGER NOT NULL,
     summary             TEXT,
     PRIMARY KEY (tenant_id, session_id, version),
     FOREIGN KEY (tenant_id, session_id) REFERENCES sessions (tenant_id, id) ON DELETE CASCADE
-) WITHOUT ROWID;
+);
 
 -- Who works on a session: one row a kind of work, taken by whoever finds it absent or expired.
 CREATE TABLE leases (

@@ -64,6 +64,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("limits.body_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.message_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.messages_per_append", Takes::Whole(1, 10_000)),
+    opt("limits.metadata_bytes", Takes::Whole(1_024, 1 << 24)),
     opt(
         "compaction.summarizer",
         Takes::OneOf(&["auto", "model", "extractive"]),
@@ -73,6 +74,9 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("compaction.keep_recent_turns", Takes::Whole(0, 10_000)),
     opt("compaction.boundary", Takes::OneOf(&["turn", "step"])),
     opt("compaction.max_summary_tokens", Takes::Whole(100, 100_000)),
+    opt("compaction.prompt_file", Takes::Name),
+    opt("compaction.context_window", Takes::Whole(0, 100_000_000)),
+    opt("compaction.redact_secrets", Takes::OneOf(&["on", "off"])),
     opt("compaction.lease_seconds", Takes::Whole(1, 3_600)),
     opt("compaction.deadline_seconds", Takes::Whole(1, 86_400)),
     opt(
@@ -80,6 +84,10 @@ pub(super) const OPTIONS: &[Opt] = &[
         Takes::OneOf(&["max_tokens", "max_completion_tokens", "none"]),
     ),
     opt("compaction.output_cap_tokens", Takes::Whole(0, 1_000_000)),
+    opt(
+        "tokens.counter",
+        Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),
+    ),
     opt("provider.connect_timeout_ms", Takes::Whole(1, 3_600_000)),
     opt("provider.first_byte_timeout_ms", Takes::Whole(1, 3_600_000)),
     opt("provider.idle_timeout_ms", Takes::Whole(1, 3_600_000)),

@@ -95,6 +95,8 @@ pub struct Message {
     pub role: Role,
     /// Text of content and calls: length in UTF-16 code units, and its token estimate.
     pub size: Size,
+    /// Tokens, by whatever counts them; the estimate unless something better is at hand.
+    pub tokens: u64,
     /// The calls of an assistant message; empty for any other.
     pub calls: Vec<Call>,
     /// The call that a tool message answers.
@@ -181,7 +183,9 @@ pub fn shallow_view(text: &str) -> Result<serde_json::Value, JsonFault> {
         let value = match member.name.as_ref() {
             "content" => content_view(member.value),
             "tool_calls" => calls_view(member.value)?,
-            "role" | "tool_call_id" | "precis" => serde_json::from_str(member.value)?,
+            "precis" if member.value.starts_with('{') => annotations_view(member.value)?,
+            "role" | "tool_call_id" => serde_json::from_str(member.value)?,
+            "precis" => json::kind_only(member.value),
             _ => continue,
         };
         shallow.insert(member.name.clone().into_owned(), value);
@@ -191,6 +195,19 @@ pub fn shallow_view(text: &str) -> Result<serde_json::Value, JsonFault> {
     } else {
         serde_json::Value::Null
     })
+}
+
+/// `usage` stays as it came, also with numbers that a parser has no room for.
+fn annotations_view(annotations: &str) -> Result<serde_json::Value, JsonFault> {
+    let mut view = serde_json::Map::new();
+    for member in json::members(annotations) {
+        let value = match member.name.as_ref() {
+            "id" | "incomplete" => serde_json::from_str(member.value)?,
+            _ => json::kind_only(member.value),
+        };
+        view.insert(member.name.into_owned(), value);
+    }
+    Ok(view.into())
 }
 
 fn content_view(content: &str) -> serde_json::Value {
@@ -301,9 +318,11 @@ impl Message {
             Some(index) => json::without_member(text, &view.members, index),
             None => text.to_owned(),
         };
+        let size = content_size + calls_size;
         Ok(Self {
             role,
-            size: content_size + calls_size,
+            size,
+            tokens: size.tokens(),
             says_something: role == Role::Assistant
                 && calls.is_empty()
                 && content_size != Size::default(),
@@ -314,6 +333,75 @@ impl Message {
             body,
             annotations,
         })
+    }
+}
+
+/// What of a message may not change when it is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// Who speaks.
+    Role,
+    /// The call it answers.
+    Answers,
+    /// The ids of its calls.
+    Calls,
+    /// Its own id in the session.
+    Id,
+}
+
+impl Identity {
+    /// Where in a message it stands, as a JSON pointer.
+    #[must_use]
+    pub fn pointer(self) -> &'static str {
+        match self {
+            Self::Role => "/role",
+            Self::Answers => "/tool_call_id",
+            Self::Calls => "/tool_calls",
+            Self::Id => "/precis/id",
+        }
+    }
+}
+
+impl Message {
+    /// The first part of its identity that another message does not share.
+    #[must_use]
+    pub fn changed_identity(&self, other: &Self) -> Option<Identity> {
+        let ids = |message: &Self| -> Vec<String> {
+            message.calls.iter().map(|call| call.id.clone()).collect()
+        };
+        if self.role != other.role {
+            return Some(Identity::Role);
+        }
+        if self.answers != other.answers {
+            return Some(Identity::Answers);
+        }
+        (ids(self) != ids(other)).then_some(Identity::Calls)
+    }
+
+    /// The text that is left of it when it is erased: role, call ids, function names, the call it answers.
+    #[must_use]
+    pub fn erased(&self) -> String {
+        let mut text = format!(r#"{{"role":"{}""#, self.role.as_str());
+        if let Some(call) = &self.answers {
+            text.push_str(r#","tool_call_id":"#);
+            text.push_str(&json::encode_string(call));
+        }
+        text.push_str(r#","content":"[erased]""#);
+        if !self.calls.is_empty() {
+            let call = |call: &Call| {
+                format!(
+                    r#"{{"id":{},"type":"function","function":{{"name":{},"arguments":"{{}}"}}}}"#,
+                    json::encode_string(&call.id),
+                    json::encode_string(call.name.as_deref().unwrap_or_default())
+                )
+            };
+            let calls: Vec<_> = self.calls.iter().map(call).collect();
+            text.push_str(r#","tool_calls":["#);
+            text.push_str(&calls.join(","));
+            text.push(']');
+        }
+        text.push('}');
+        text
     }
 }
 
@@ -503,6 +591,23 @@ mod tests {
             .replace("} ]", "}]");
         assert_eq!(message.size.units, tight.encode_utf16().count() as u64);
         assert_eq!(message.calls.len(), 1);
+    }
+
+    #[test]
+    fn an_erased_message_keeps_its_place_and_nothing_else() {
+        let text = r#"{"role":"assistant","content":"my secret","x":1,"tool_calls":[{"id":"a\"","type":"function","function":{"name":"f","arguments":"{\"p\":\"secret\"}"}}]}"#;
+        let message = Message::read(text).unwrap();
+        let erased = Message::read(&message.erased()).unwrap();
+        assert_eq!(message.changed_identity(&erased), None);
+        assert!(!erased.body.contains("secret"));
+        assert_eq!(erased.calls, message.calls);
+        assert_eq!(Message::read(&erased.erased()).unwrap().body, erased.body);
+        let result = Message::read(r#"{"role":"tool","tool_call_id":"a","content":"x"}"#).unwrap();
+        assert_eq!(
+            result.erased(),
+            r#"{"role":"tool","tool_call_id":"a","content":"[erased]"}"#
+        );
+        assert_eq!(message.changed_identity(&result), Some(Identity::Role));
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //! Nothing here knows a runtime, a database, HTTP, a clock or chance: the same input gives the same
 //! output, which is what makes these rules testable and a prompt cache warm.
 
+pub mod budget;
 pub mod context;
 pub mod extractive;
+pub mod fold;
 pub mod json;
 pub mod message;
 pub mod pairing;
 pub mod plan;
 pub mod policy;
 pub mod prompt;
+pub mod redact;
 pub mod size;
 pub mod summary;
+pub mod tokens;
 pub mod transcript;

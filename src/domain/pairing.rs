@@ -188,7 +188,7 @@ pub fn place(
         let before = counters;
         counters.last_seq += 1;
         counters.messages += 1;
-        let tokens = signed(message.size.tokens());
+        let tokens = signed(message.tokens);
         let mut row = Placed {
             id,
             seq: counters.last_seq,
@@ -241,6 +241,44 @@ pub fn place(
         counters,
         tail,
     })
+}
+
+/// A message at the end of a history, for [`rebuild_tail`].
+#[derive(Debug, Clone)]
+pub struct End {
+    /// Who speaks.
+    pub role: Role,
+    /// Which call it answers.
+    pub call_index: Option<i64>,
+    /// Its calls.
+    pub calls: Vec<Call>,
+}
+
+/// The end of a history, read from its newest messages (newest first, back to the first that is no
+/// tool result) and the text of the newest.
+#[must_use]
+pub fn rebuild_tail(newest_first: &[End], newest_body: &str) -> Tail {
+    let answered = |index: usize| {
+        let index = i64::try_from(index).ok();
+        newest_first
+            .iter()
+            .any(|end| index.is_some() && end.call_index == index)
+    };
+    let calls = newest_first.last().map(|caller| caller.calls.as_slice());
+    Tail {
+        last: newest_first.first().map(|end| end.role),
+        calls: calls
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(|(index, call)| TailCall {
+                call: call.clone(),
+                answered: answered(index),
+            })
+            .collect(),
+        answered: Message::read(newest_body).is_ok_and(|message| message.says_something),
+        ..Tail::default()
+    }
 }
 
 fn answer<'t>(tail: &'t mut Tail, id: &str) -> Result<(usize, &'t TailCall), PairingFault> {
@@ -353,6 +391,45 @@ mod tests {
             fault(&[USER, CALLS, RESULT_A, RESULT_A]),
             (3, PairingFault::AlreadyAnswered { .. })
         ));
+    }
+
+    #[test]
+    fn the_end_is_rebuilt_from_the_newest_messages() {
+        let histories: [&[&str]; 5] = [
+            &[USER],
+            &[USER, CALLS, RESULT_B],
+            &[USER, CALLS, RESULT_B, SYSTEM, RESULT_A],
+            &[USER, CALLS, RESULT_A, RESULT_B, ANSWER],
+            &[USER, CALLS],
+        ];
+        for texts in histories {
+            let placement = placed(texts).unwrap();
+            let positioned = placement
+                .rows
+                .iter()
+                .rev()
+                .filter(|row| row.position.is_some());
+            let mut end = Vec::new();
+            for row in positioned {
+                end.push(End {
+                    role: row.message.role,
+                    call_index: row.call_index,
+                    calls: row.message.calls.clone(),
+                });
+                if row.message.role != Role::Tool {
+                    break;
+                }
+            }
+            let newest = placement.rows.iter().rfind(|row| row.position.is_some());
+            let tail = rebuild_tail(&end, &newest.unwrap().message.body);
+            assert_eq!(tail.last, placement.tail.last, "{texts:?}");
+            assert_eq!(tail.answered, placement.tail.answered, "{texts:?}");
+            assert_eq!(
+                tail.open_calls().collect::<Vec<_>>(),
+                placement.tail.open_calls().collect::<Vec<_>>(),
+                "{texts:?}"
+            );
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct CompactionPolicy {
     pub boundary: Boundary,
     /// Bound on a summary, in tokens.
     pub max_summary_tokens: i64,
+    /// Whether secrets are replaced in what goes to the summarizer and in what comes back.
+    pub redact_secrets: bool,
 }
 
 /// How stale tool output is shortened.

@@ -17,6 +17,14 @@ const COMPLETE: [&str; 7] = [
     "completed",
 ];
 
+/// Finish reasons known to mean that the model, or a filter before it, would not.
+const REFUSED: [&str; 4] = [
+    "content_filter",
+    "refusal",
+    "safety",
+    "guardrail_intervened",
+];
+
 /// An answer as the summarizer gave it.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
@@ -28,6 +36,8 @@ pub struct Answer<'a> {
     pub refused: bool,
     /// The model called tools instead of answering.
     pub called_tools: bool,
+    /// The model thought and then said nothing.
+    pub only_reasoned: bool,
 }
 
 /// What the summary would replace.
@@ -47,6 +57,9 @@ pub enum Unacceptable {
     /// No text.
     #[error("the summarizer answered with no text")]
     Empty,
+    /// Thought, and no answer.
+    #[error("the summarizer thought and gave no answer")]
+    ReasoningOnly,
     /// The answer broke off, or stopped for an unknown reason.
     #[error("the summarizer's answer is not known to be complete (finish reason `{0}`)")]
     Incomplete(String),
@@ -92,6 +105,7 @@ impl Unacceptable {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Empty => "summary_empty",
+            Self::ReasoningOnly => "summary_reasoning_only",
             Self::Incomplete(_) => "summary_incomplete",
             Self::Refused => "summary_refused",
             Self::ToolCalls => "summary_tool_calls",
@@ -121,14 +135,24 @@ pub fn accept(answer: Answer<'_>, replaced: Replaced) -> Result<String, Unaccept
         return Err(Unacceptable::ToolCalls);
     }
     let finish = answer.finish.unwrap_or_default();
+    if REFUSED.contains(&finish.to_ascii_lowercase().as_str()) {
+        return Err(Unacceptable::Refused);
+    }
     if !COMPLETE.contains(&finish.to_ascii_lowercase().as_str()) {
         let shown = finish.chars().filter(char::is_ascii_graphic).take(40);
         return Err(Unacceptable::Incomplete(shown.collect()));
     }
     let text = answer.text.replace('\0', "");
-    let text = text.trim();
+    let (text, thought) = without_thought(text.trim());
     if text.is_empty() {
-        return Err(Unacceptable::Empty);
+        return Err(if thought || answer.only_reasoned {
+            Unacceptable::ReasoningOnly
+        } else {
+            Unacceptable::Empty
+        });
+    }
+    if is_apology(text) {
+        return Err(Unacceptable::Refused);
     }
     let size = size::Size::of(text);
     let limit = replaced.max_summary_tokens + replaced.max_summary_tokens / 2;
@@ -153,6 +177,58 @@ pub fn accept(answer: Answer<'_>, replaced: Replaced) -> Result<String, Unaccept
     Ok(text.to_owned())
 }
 
+/// Cuts off the thought that some models write in front of their answer; says whether there was any.
+fn without_thought(text: &str) -> (&str, bool) {
+    const TAGS: [(&str, &str); 3] = [
+        ("<think>", "</think>"),
+        ("<thinking>", "</thinking>"),
+        ("<reasoning>", "</reasoning>"),
+    ];
+    let mut rest = text;
+    let mut thought = false;
+    // Templates often open the thought themselves, so that only its end is in the answer.
+    if let Some((_, end)) = TAGS
+        .iter()
+        .find(|(open, end)| rest.contains(end) && !rest.contains(open))
+    {
+        rest = rest
+            .split_once(end)
+            .map_or(rest, |(_, answer)| answer.trim_start());
+        thought = true;
+    }
+    while let Some((inner, end)) = TAGS
+        .iter()
+        .find_map(|(open, end)| Some((rest.strip_prefix(open)?, end)))
+    {
+        thought = true;
+        rest = inner
+            .split_once(end)
+            .map_or("", |(_, answer)| answer.trim_start());
+    }
+    (rest.trim_end(), thought)
+}
+
+/// Longest text, in characters, that can be an apology: a summary that quotes one is longer.
+const LONGEST_APOLOGY: usize = 400;
+
+/// A short "I'm sorry, but I can't" in place of a summary.
+fn is_apology(text: &str) -> bool {
+    const OPENINGS: [&str; 8] = [
+        "i'm sorry",
+        "i am sorry",
+        "sorry, ",
+        "i apologize",
+        "i cannot ",
+        "i can't ",
+        "i'm unable to",
+        "as an ai",
+    ];
+    let start: String = text.chars().take(24).collect();
+    let start = start.to_lowercase().replace('\u{2019}', "'");
+    OPENINGS.iter().any(|opening| start.starts_with(opening))
+        && text.chars().nth(LONGEST_APOLOGY).is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +239,7 @@ mod tests {
             finish: Some(finish),
             refused: false,
             called_tools: false,
+            only_reasoned: false,
         };
         let replaced = Replaced {
             units,
@@ -183,7 +260,6 @@ mod tests {
             "MAX_TOKENS",
             "model_length",
             "incomplete",
-            "content_filter",
             "",
         ] {
             assert_eq!(
@@ -192,6 +268,35 @@ mod tests {
             );
         }
         assert_eq!(judge(" a\0b \n", "STOP", 500).as_deref(), Ok("ab"));
+    }
+
+    #[test]
+    fn thought_is_no_answer() {
+        let text = |text: &str| judge(text, "stop", 500);
+        assert_eq!(
+            text("<think>hm</think>\n\nThe plan."),
+            Ok("The plan.".to_owned())
+        );
+        assert_eq!(text("hm, so</think>The plan."), Ok("The plan.".to_owned()));
+        assert_eq!(text("<think>hm</think> "), Err("summary_reasoning_only"));
+        assert_eq!(text("<think>hm, and on"), Err("summary_reasoning_only"));
+        assert_eq!(
+            text("The tag <think> was discussed."),
+            Ok("The tag <think> was discussed.".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_apology_is_no_summary() {
+        assert_eq!(
+            judge(
+                "I\u{2019}m sorry, but I can\u{2019}t help with that.",
+                "stop",
+                500
+            ),
+            Err("summary_refused")
+        );
+        assert!(judge("The user is sorry for the delay.", "stop", 500).is_ok());
     }
 
     #[test]
@@ -213,6 +318,7 @@ mod tests {
             finish: Some("stop"),
             refused: false,
             called_tools: false,
+            only_reasoned: false,
         };
         assert!(matches!(
             accept(answer, lots),

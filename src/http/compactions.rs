@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query, name};
+use super::extract::{Body, Query, name, version};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw};
 use super::schema::Schema;
@@ -37,7 +37,7 @@ pub struct CompactionBody {
     to: i64,
     /// The summary; it stands for all positions before `to`.
     summary: Option<String>,
-    /// SHA-256 of the digest of the version it built on and of the batch's bytes, in hexadecimal.
+    /// SHA-256 of the digest of the version it built on and of the SHA-256 of each message of the batch, in hexadecimal.
     digest: String,
     /// Percentage that was asked for.
     compact_count: Option<i64>,
@@ -60,6 +60,10 @@ pub struct CompactionBody {
     /// The provider's `usage`, as it came.
     #[schema(value_type = Option<Object>)]
     usage: Option<Box<RawValue>>,
+    /// Calls whose results were folded into it.
+    parts: i64,
+    /// Messages that were too large for any call and were shown shortened.
+    shortened: i64,
     /// UTF-16 code units of the batch.
     batch_length: i64,
     /// UTF-16 code units of the summary.
@@ -96,6 +100,8 @@ impl CompactionBody {
             boundary: row.boundary,
             trigger: row.cause,
             method: row.method,
+            parts: row.parts,
+            shortened: row.shortened,
             batch_length: row.batch_length,
             summary_length: row.summary_length,
             summary_tokens: row.summary_tokens,
@@ -140,6 +146,8 @@ pub struct CompactBody {
     reason: Option<&'static str>,
     /// Nothing was to be changed.
     dry_run: bool,
+    /// What `keepTokens` was measured by: `usage`, `tokenizer` or `estimate`.
+    tokens_by: Option<&'static str>,
     /// What was planned.
     plan: PlanBody,
     /// The record, if one was made.
@@ -159,6 +167,7 @@ impl CompactBody {
             already_up_to_date: outcome.reason.is_some(),
             reason: outcome.reason.map(Reason::as_str),
             dry_run: outcome.dry_run,
+            tokens_by: planned.tokens_by,
             plan: PlanBody {
                 from: planned.from,
                 to: planned.to,
@@ -277,11 +286,7 @@ pub async fn get_compaction(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let version = name(&request, "version")?
-        .parse::<i64>()
-        .ok()
-        .filter(|version| *version >= 0)
-        .ok_or_else(|| Problem::parameter("version", "must be a whole number"))?;
+    let version = version(&request)?;
     let row = service.load_compaction(caller, id, version).await?;
     json(StatusCode::OK, &CompactionBody::of(row)?)
 }

@@ -112,6 +112,12 @@ impl Body {
     /// The text, once it is known to be acceptable JSON.
     fn text(&self) -> Result<&str, Problem> {
         let text = json::check_text(&self.0)?;
+        if text.starts_with('\u{feff}') {
+            return Err(Problem::new(
+                Code::InvalidJson,
+                "The body begins with a byte order mark; send it without.",
+            ));
+        }
         if text.trim().is_empty() {
             return Err(Problem::new(
                 Code::InvalidJson,
@@ -140,6 +146,16 @@ impl Body {
         }
         schema::refuse(faults)?;
         serde_json::from_str(text).map_err(|error| JsonFault::from(error).into())
+    }
+
+    /// Reads a body that is one message; gives its text.
+    ///
+    /// # Errors
+    /// It is no JSON, or no message; every fault is named.
+    pub fn read_message(&self) -> Result<&str, Problem> {
+        let text = self.text()?.trim();
+        schema::refuse(schema::faults(Schema::Message, &shallow_view(text)?, ""))?;
+        Ok(text)
     }
 
     /// As [`Body::read`], but no body at all stands for an empty object.
@@ -180,13 +196,27 @@ fn read_envelope(text: &str) -> Result<Envelope<'_>, Problem> {
         } else {
             // Kept as it came, so also with numbers that a parser has no room for.
             let value = match name.as_str() {
-                "metadata" => json::kind_only(member.value),
+                "modelThinking" => json::kind_only(member.value),
+                // Names and kinds are enough for its schema.
+                "metadata" => shallow_object(member.value),
                 _ => serde_json::from_str(member.value).map_err(JsonFault::from)?,
             };
             envelope.members.insert(name, value);
         }
     }
     Ok(envelope)
+}
+
+/// An object with its members' kinds in place of their values.
+fn shallow_object(value: &str) -> Value {
+    if !value.starts_with('{') {
+        return json::kind_only(value);
+    }
+    json::members(value)
+        .into_iter()
+        .map(|member| (member.name.into_owned(), json::kind_only(member.value)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// A part of the path that names something: letters, digits, `_` and `-`, 1 to 128 of them.
@@ -206,6 +236,18 @@ pub fn name<'r>(request: &'r HttpRequest, part: &str) -> Result<&'r str, Problem
         part,
         "must be 1 to 128 letters, digits, `_` or `-`",
     ))
+}
+
+/// The part of the path that names a version.
+///
+/// # Errors
+/// It is no whole number.
+pub fn version(request: &HttpRequest) -> Result<i64, Problem> {
+    name(request, "version")?
+        .parse::<i64>()
+        .ok()
+        .filter(|version| *version >= 0)
+        .ok_or_else(|| Problem::parameter("version", "must be a whole number"))
 }
 
 /// The parameters of a query, read by name; what is left over is refused.

@@ -6,6 +6,7 @@
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage};
 use tracing::Span;
@@ -76,17 +77,26 @@ impl RootSpanBuilder for RequestSpan {
 /// # Errors
 /// None of ours: an error became a response before.
 pub async fn finish(
-    request: ServiceRequest,
+    mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let id = RequestId::of(&request).0;
     let path = request.path().to_owned();
+    // A HEAD is answered as a GET would be; the server itself leaves the body out.
+    if request.method() == Method::HEAD {
+        request.head_mut().method = Method::GET;
+    }
     // Handlers and extractors never fail here: their errors are responses already.
     let response = next.call(request).await?;
-    let problem = response
-        .response()
-        .error()
-        .map(|error| problem_of(error, &id, &path));
+    let status = response.status();
+    let problem = match response.response().error() {
+        Some(error) => Some(problem_of(error, &id, &path)),
+        // An empty refusal of the framework, of a page it does not have, say.
+        None if status.is_client_error() || status.is_server_error() => {
+            Some(problem_of_status(status).respond(&path, &id))
+        }
+        None => None,
+    };
     let response = response.map_into_boxed_body();
     let mut response = match problem {
         Some(problem) => response.into_response(problem),
@@ -103,9 +113,16 @@ fn problem_of(error: &Error, id: &str, path: &str) -> actix_web::HttpResponse {
         log(problem, id);
         return problem.respond(path, id);
     }
-    // The framework's own refusals; its words are for nobody.
     let status = error.as_response_error().status_code();
-    let problem = match status.as_u16() {
+    if status.is_server_error() {
+        tracing::error!(request_id = id, cause = %error, "a request failed");
+    }
+    problem_of_status(status).respond(path, id)
+}
+
+/// The framework's own refusals; its words are for nobody.
+fn problem_of_status(status: StatusCode) -> Problem {
+    match status.as_u16() {
         404 => Problem::new(Code::RouteNotFound, "There is no such route."),
         405 => Problem::new(
             Code::MethodNotAllowed,
@@ -114,15 +131,11 @@ fn problem_of(error: &Error, id: &str, path: &str) -> actix_web::HttpResponse {
         413 => Problem::new(Code::PayloadTooLarge, "The request is too large."),
         415 => Problem::new(Code::UnsupportedMediaType, "The body must be JSON."),
         400..=499 => Problem::new(Code::InvalidParameter, "The request cannot be read."),
-        _ => {
-            tracing::error!(request_id = id, cause = %error, "a request failed");
-            Problem::new(
-                Code::Internal,
-                "A fault of the server. Its log has the cause under the requestId.",
-            )
-        }
-    };
-    problem.respond(path, id)
+        _ => Problem::new(
+            Code::Internal,
+            "A fault of the server. Its log has the cause under the requestId.",
+        ),
+    }
 }
 
 fn log(problem: &Problem, id: &str) {

@@ -72,7 +72,11 @@ pub struct AppendedBody {
     last_seq: i64,
 }
 
-fn render(listed: &ListedMessage) -> Result<String, Problem> {
+/// A message as the last member of what stands beside it.
+///
+/// # Errors
+/// A stored part is not readable.
+pub fn render(listed: &ListedMessage) -> Result<String, Problem> {
     let head = MessageHead {
         id: listed.id.clone(),
         seq: listed.seq,

@@ -14,6 +14,7 @@ mod openapi;
 mod operations;
 mod problem;
 mod respond;
+mod rewrites;
 mod schema;
 mod sessions;
 
@@ -48,6 +49,11 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(messages::append_messages)
         .service(messages::list_messages)
         .service(messages::get_message)
+        .service(rewrites::replace_message)
+        .service(rewrites::erase_message)
+        .service(rewrites::rewind_session)
+        .service(rewrites::fork_session)
+        .service(rewrites::restore_compaction)
         .service(context::get_context)
         .service(compactions::compact_session)
         .service(compactions::list_compactions)

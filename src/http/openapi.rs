@@ -114,6 +114,7 @@ fn document() -> Value {
     for path in [
         "/paths/~1sessions/post",
         "/paths/~1sessions~1{id}~1compact/post",
+        "/paths/~1sessions~1{id}~1fork/post",
     ] {
         let body = document.pointer_mut(&format!("{path}/requestBody"));
         if let Some(body) = body.and_then(Value::as_object_mut) {

@@ -304,8 +304,17 @@ impl From<ServiceError> for Problem {
                     Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
                 }
             },
+            E::IdentityChanged(identity) => {
+                let at = FieldError::new(identity.pointer(), "may not change");
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
+            E::VersionStale { .. } => Self::new(Code::CompactionConflict, detail),
             E::TooManyMessages { .. } => {
                 let at = FieldError::new("/messages", detail.clone());
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
+            E::MemberTooLarge { member, .. } => {
+                let at = FieldError::new(format!("/{member}"), detail.clone());
                 Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
             }
             E::MessageTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),

@@ -15,7 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 const MOST_FAULTS: usize = 50;
 
 /// The schema documents, each with the name of its component in the OpenAPI document.
-pub const DOCUMENTS: [(&str, &str); 6] = [
+pub const DOCUMENTS: [(&str, &str); 8] = [
     ("AgentDocument", include_str!("../../schemas/agent.json")),
     (
         "CreateSession",
@@ -31,6 +31,8 @@ pub const DOCUMENTS: [(&str, &str); 6] = [
     ),
     ("ChatMessage", include_str!("../../schemas/message.json")),
     ("CompactSession", include_str!("../../schemas/compact.json")),
+    ("RewindSession", include_str!("../../schemas/rewind.json")),
+    ("ForkSession", include_str!("../../schemas/fork.json")),
 ];
 
 /// A schema of a request body.
@@ -42,6 +44,8 @@ pub enum Schema {
     AppendMessages,
     Message,
     Compact,
+    Rewind,
+    Fork,
 }
 
 struct Compiled(Vec<Option<Validator>>);

@@ -65,6 +65,8 @@ pub struct DefaultCompaction {
         deserialize_with = "super::sessions::whole"
     )]
     pub max_summary_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redact_secrets: Option<bool>,
 }
 
 /// An agent as clients see it.
@@ -102,6 +104,8 @@ impl Service {
         name: String,
         mut document: AgentDocument,
     ) -> Result<(Agent, bool), ServiceError> {
+        self.check_size("metadata", document.metadata.as_deref())?;
+        self.check_size("modelThinking", document.model_thinking.as_deref())?;
         document.name = None;
         let text = serde_json::to_string(&document)
             .map_err(|_| ServiceError::Internal("an agent's document cannot be written"))?;
@@ -136,13 +140,12 @@ impl Service {
         after: &str,
         limit: usize,
     ) -> Result<(Vec<Agent>, bool), ServiceError> {
-        let one_more = i64::try_from(limit + 1).unwrap_or(i64::MAX);
-        let stored = self
+        let (stored, more) = self
             .database()
-            .list_agents(caller.tenant, after, one_more)
+            .list_agents(caller.tenant, after, limit)
             .await?;
-        let agents = stored.iter().take(limit).map(Agent::read);
-        Ok((agents.collect::<Result<_, _>>()?, stored.len() > limit))
+        let agents = stored.iter().map(Agent::read);
+        Ok((agents.collect::<Result<_, _>>()?, more))
     }
 
     /// Deletes an agent; its sessions live on.

@@ -12,14 +12,15 @@ use uuid::Uuid;
 use super::error::refused;
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
+use crate::domain::budget;
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
 use crate::domain::prompt;
 use crate::domain::size::Size;
 use crate::domain::transcript::Entry;
 use crate::storage::{
-    AcquireLease, Acquired, BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction,
-    ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError, WriteRefusal,
+    AcquireLease, Acquired, Aim, BatchRow, CommitCompaction, Committed, CompactionRow,
+    NewCompaction, ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError, WriteRefusal,
     batch_digest_start,
 };
 
@@ -33,6 +34,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 pub struct CompactRequest {
     #[serde(deserialize_with = "super::sessions::whole")]
     pub compact_count: Option<i64>,
+    #[serde(deserialize_with = "super::sessions::whole")]
+    pub keep_tokens: Option<i64>,
     #[serde(deserialize_with = "super::sessions::whole")]
     pub keep_recent_turns: Option<i64>,
     pub boundary: Option<Boundary>,
@@ -69,6 +72,8 @@ pub struct Planned {
     pub summary_length: i64,
     /// UTF-16 units of the tail before.
     pub tail_length: i64,
+    /// What a budget of tokens was measured by.
+    pub tokens_by: Option<&'static str>,
 }
 
 /// A plan with all that it rests on.
@@ -124,6 +129,7 @@ impl Service {
     }
 
     async fn load_open(&self, key: SessionKey, id: &str) -> Result<SessionRow, ServiceError> {
+        self.load_head(key, id).await?;
         let session = self.database().find_session(key).await?;
         let session = session.ok_or_else(|| refused(WriteRefusal::NotFound, id))?;
         if session.is_closed() {
@@ -141,6 +147,7 @@ impl Service {
         let policy: crate::domain::policy::CompactionPolicy =
             serde_json::from_str(&session.compaction)
                 .map_err(|_| StorageError::Corrupt("sessions.compaction"))?;
+        let keep_tokens = request.keep_tokens;
         let request = PlanRequest {
             compact_count: request.compact_count.unwrap_or(session.compact_count),
             keep_recent_turns: request
@@ -148,15 +155,21 @@ impl Service {
                 .unwrap_or(policy.keep_recent_turns),
             boundary: request.boundary.unwrap_or(policy.boundary),
         };
-        let landmarks = self
-            .database()
-            .find_landmarks(key, session, &request)
-            .await?;
-        let cut = plan_cut(
-            &landmarks,
-            request.keep_recent_turns,
-            session.compact_length,
-        );
+        let (aim, tokens_by) = match keep_tokens {
+            Some(budget) => self.aim(key, session, budget).await?,
+            None => (Ok(None), None),
+        };
+        let cut = match aim {
+            Err(reason) => Err(reason),
+            Ok(aim) => {
+                let landmarks = self
+                    .database()
+                    .find_landmarks(key, session, &request, aim)
+                    .await?;
+                let (keep, length) = (request.keep_recent_turns, session.compact_length);
+                plan_cut(&landmarks, keep, length)
+            }
+        };
         let summary = session
             .compact_summary
             .as_deref()
@@ -170,8 +183,30 @@ impl Service {
                 batch_length: cut.map_or(0, |cut| cut.length - session.compact_length),
                 summary_length: i64::try_from(summary.units).unwrap_or(i64::MAX),
                 tail_length: session.history_length - session.compact_length,
+                tokens_by,
             },
         })
+    }
+
+    /// Where the tail would have to begin to fit a budget of tokens, and what that was measured by.
+    async fn aim(
+        &self,
+        key: SessionKey,
+        session: &SessionRow,
+        budget: i64,
+    ) -> Result<(Result<Option<Aim>, Reason>, Option<&'static str>), ServiceError> {
+        let tail = self.database().load_sizes(key, session).await?;
+        let (sizes, by_usage) = budget::sizes(&tail);
+        let by = if by_usage {
+            "usage"
+        } else {
+            self.inner.counter.name()
+        };
+        let aim = match budget::fitting_end(&sizes, budget) {
+            0 if !tail.is_empty() => Err(Reason::WithinBudget),
+            at => Ok(Some(Aim(tail.get(at).map(|first| first.seq)))),
+        };
+        Ok((aim, Some(by)))
     }
 
     async fn run_with_lease(
@@ -201,7 +236,7 @@ impl Service {
         }
         let outcome = tokio::select! {
             outcome = self.run(key, id, token, request) => outcome,
-            error = self.keep_lease(key, token) => Err(error),
+            error = self.keep_lease(key, id, token) => Err(error),
             () = tokio::time::sleep(bounds.compaction_deadline) => {
                 Err(ServiceError::CompactionTimeout(bounds.compaction_deadline))
             }
@@ -216,7 +251,7 @@ impl Service {
     }
 
     /// Renews the lease for as long as it is held; ends with the error that it was lost.
-    async fn keep_lease(&self, key: SessionKey, token: Uuid) -> ServiceError {
+    async fn keep_lease(&self, key: SessionKey, id: &str, token: Uuid) -> ServiceError {
         let lease = self.bounds().lease;
         loop {
             tokio::time::sleep(lease / 3).await;
@@ -228,7 +263,12 @@ impl Service {
             };
             match self.database().write(renew).await {
                 Ok(true) => {}
-                Ok(false) => return ServiceError::CompactionConflict,
+                Ok(false) => {
+                    return match self.database().find_session(key).await {
+                        Ok(None) => ServiceError::session_not_found(id),
+                        _ => ServiceError::CompactionConflict,
+                    };
+                }
                 // The lease may still hold; the commit decides.
                 Err(error) => tracing::warn!(%error, "a lease could not be renewed"),
             }
@@ -264,7 +304,7 @@ impl Service {
         let summary = self
             .inner
             .summarizer
-            .summarize(job(&session, entries, plan.numbers.batch_length, &request))
+            .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
             .await?;
         let size = Size::of(&summary.text);
         let Summary {
@@ -272,6 +312,8 @@ impl Service {
             method,
             model,
             usage,
+            parts,
+            shortened,
         } = summary;
         let commit = CommitCompaction {
             key,
@@ -286,7 +328,11 @@ impl Service {
                 summary: text,
                 summary_length: i64::try_from(size.units).unwrap_or(i64::MAX),
                 summary_tokens: i64::try_from(size.tokens()).unwrap_or(i64::MAX),
-                compact_count: plan.request.compact_count,
+                compact_count: request
+                    .keep_tokens
+                    .is_none()
+                    .then_some(plan.request.compact_count),
+                keep_tokens: request.keep_tokens,
                 keep_recent_turns: plan.request.keep_recent_turns,
                 boundary: plan.request.boundary.as_str(),
                 instructions: request.instructions,
@@ -294,6 +340,8 @@ impl Service {
                 method,
                 model,
                 usage,
+                parts,
+                shortened,
                 duration_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
             },
             now: self.now(),
@@ -376,14 +424,8 @@ impl Service {
     ) -> Result<(Vec<CompactionRow>, bool), ServiceError> {
         self.load_session(caller, id).await?;
         let key = key(caller, id)?;
-        let one_more = i64::try_from(limit + 1).unwrap_or(i64::MAX);
-        let mut rows = self
-            .database()
-            .list_compactions(key, after_version, one_more)
-            .await?;
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        Ok((rows, more))
+        let database = self.database();
+        Ok(database.list_compactions(key, after_version, limit).await?)
     }
 }
 
@@ -391,7 +433,7 @@ fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256)
     use sha2::Digest;
     let digest = rows
         .iter()
-        .fold(start, |digest, row| digest.chain_update(&row.body));
+        .fold(start, |digest, row| digest.chain_update(&row.body_digest));
     let mut entries = Vec::with_capacity(rows.len());
     for group in rows.chunk_by(|_, next| next.call_index.is_some()) {
         let mut group: Vec<_> = group.iter().collect();
@@ -406,24 +448,33 @@ fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256)
     (entries, digest.finalize().into())
 }
 
-fn job(session: &Session, entries: Vec<Entry>, batch_length: i64, request: &CompactRequest) -> Job {
-    let agent = session.agent.as_ref();
-    let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
-    let previous = session.row.compact_summary.clone();
-    Job {
-        prompt: prompt::system(
-            own_prompt.unwrap_or(prompt::COMPACTION_PROMPT),
-            request.instructions.as_deref(),
-        ),
-        replaced: replaced(
-            previous.as_deref(),
-            batch_length,
-            session.compaction.max_summary_tokens,
-        ),
-        previous,
-        entries,
-        requested_model: request.model.clone(),
-        agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
-        session_model: session.row.model(),
+impl Service {
+    fn job(
+        &self,
+        session: &Session,
+        entries: Vec<Entry>,
+        batch_length: i64,
+        request: &CompactRequest,
+    ) -> Job {
+        let agent = session.agent.as_ref();
+        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
+        let previous = session.row.compact_summary.clone();
+        Job {
+            prompt: prompt::system(
+                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
+                request.instructions.as_deref(),
+            ),
+            replaced: replaced(
+                previous.as_deref(),
+                batch_length,
+                session.compaction.max_summary_tokens,
+            ),
+            previous,
+            entries,
+            redact: session.compaction.redact_secrets,
+            requested_model: request.model.clone(),
+            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
+            session_model: session.row.model(),
+        }
     }
 }

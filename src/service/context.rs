@@ -1,9 +1,8 @@
 //! The context: what the model should see now. Reading it changes nothing.
 
-use super::error::refused;
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::context::{Opening, RENDERER_VERSION, summary_tokens};
-use crate::storage::{ContextHead, Database, SessionKey, WriteRefusal};
+use crate::storage::{ContextHead, Database, SessionKey};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
 const WHOLE_BYTES: usize = 4 << 20;
@@ -144,8 +143,7 @@ impl Service {
         let mut tried = 0;
         loop {
             tried += 1;
-            let head = self.database().find_context_head(key).await?;
-            let head = head.ok_or_else(|| refused(WriteRefusal::NotFound, session))?;
+            let head = self.load_head(key, session).await?;
             let etag = etag(&head, format);
             if is_known(&etag) {
                 return Ok(Err(etag));
@@ -178,6 +176,9 @@ impl Service {
         let (mut carried, mut carried_tokens) = (None, 0);
         if reaches_over {
             let found = self.database().load_carried(key, head.compact_seq).await?;
+            if found.rewrites != Some(head.rewrites) {
+                return Err(ServiceError::ContextMoved);
+            }
             carried = found.bodies;
             carried_tokens = found.tokens.unwrap_or(0);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::message::MessageFault;
+use crate::domain::message::{Identity, MessageFault};
 use crate::domain::pairing::PairingFault;
 use crate::domain::summary::Unacceptable;
 use crate::provider::ProviderError;
@@ -87,6 +87,27 @@ pub enum ServiceError {
     MessageTooLarge {
         /// Which message of the request.
         index: usize,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// What a replaced message may not change would change.
+    #[error("A message is replaced by one of the same role, the same id, `tool_call_id` and call ids; `{}` differs.", .0.pointer())]
+    IdentityChanged(Identity),
+    /// A version of the summary that cannot be active again.
+    #[error(
+        "Version {version} cannot be restored: messages that it covers are gone or were changed."
+    )]
+    VersionStale {
+        /// The version given.
+        version: i64,
+    },
+    /// A member that is stored as it came is over the limit.
+    #[error("`{member}` has {bytes} bytes; at most {limit} are taken (limits.metadata_bytes)")]
+    MemberTooLarge {
+        /// Its name.
+        member: &'static str,
         /// Its size.
         bytes: usize,
         /// The limit.

@@ -7,12 +7,9 @@ use super::ids::message_id;
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
-    AppendMessages, AppendRefusal, ContextHead, MessageFilter, MessageRow, SessionKey, Timestamp,
-    WriteRefusal,
+    AppendMessages, AppendRefusal, ContextHead, Heal, MessageFilter, MessageRow, SessionKey,
+    Timestamp, WriteRefusal,
 };
-
-/// Bytes of bodies after which a page of a list ends early.
-const LIST_BUDGET: usize = 8 << 20;
 
 /// What to append.
 #[derive(Debug)]
@@ -70,7 +67,7 @@ pub struct ListedMessage {
 }
 
 impl ListedMessage {
-    fn of(row: MessageRow, compact_size: i64) -> Self {
+    pub(super) fn of(row: MessageRow, compact_size: i64) -> Self {
         Self {
             state: MessageState::of(row.erased, row.position, compact_size),
             id: row.id,
@@ -127,8 +124,7 @@ impl Service {
                     limit: bounds.message_bytes,
                 });
             }
-            let message = Message::read(text.get())
-                .map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
+            let message = self.read_message(text.get(), index)?;
             let id = match &message.annotations.id {
                 Some(id) if !chosen.insert(id.clone()) => {
                     return Err(ServiceError::MessageIdTaken { index });
@@ -139,6 +135,14 @@ impl Service {
             messages.push((id, message));
         }
         Ok(messages)
+    }
+
+    /// Reads one message and counts its tokens.
+    pub(super) fn read_message(&self, text: &str, index: usize) -> Result<Message, ServiceError> {
+        let mut message =
+            Message::read(text).map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
+        self.inner.counter.count(&mut message);
+        Ok(message)
     }
 
     /// Appends messages to a session: all, or none.
@@ -155,7 +159,7 @@ impl Service {
         let messages = self.read_messages(&request.messages)?;
         let echo: Vec<_> = messages
             .iter()
-            .map(|(_, message)| (message.body.clone(), message.annotations.clone()))
+            .map(|(_, message)| message.body.clone())
             .collect();
         let append = AppendMessages {
             key,
@@ -173,14 +177,14 @@ impl Service {
             AppendRefusal::IdTaken { index } => ServiceError::MessageIdTaken { index },
         })?;
         let messages = outcome.stored.into_iter().zip(echo);
-        let messages = messages.map(|(stored, (body, annotations))| ListedMessage {
+        let messages = messages.map(|(stored, body)| ListedMessage {
             state: MessageState::of(false, stored.position, outcome.compact_size),
             id: stored.id,
             seq: stored.seq,
             position: stored.position,
             length: stored.length,
-            usage: annotations.usage.map(|usage| usage.get().to_owned()),
-            incomplete: annotations.incomplete,
+            usage: stored.usage,
+            incomplete: stored.incomplete,
             created_at: stored.created_at,
             message: body,
         });
@@ -204,7 +208,7 @@ impl Service {
         let head = self.load_head(key, session).await?;
         let (rows, more) = self
             .database()
-            .list_messages(key, &list.filter, list.limit, LIST_BUDGET)
+            .list_messages(key, &list.filter, list.limit)
             .await?;
         let listed = rows
             .into_iter()
@@ -229,10 +233,28 @@ impl Service {
         Ok(ListedMessage::of(row, head.compact_size))
     }
 
-    async fn load_head(&self, key: SessionKey, session: &str) -> Result<ContextHead, ServiceError> {
-        self.database()
-            .find_context_head(key)
-            .await?
-            .ok_or_else(|| refused(WriteRefusal::NotFound, session))
+    /// The head of a session. A pointer that fits no version is brought back first, so that messages
+    /// which were never summarised stay visible.
+    pub(super) async fn load_head(
+        &self,
+        key: SessionKey,
+        session: &str,
+    ) -> Result<ContextHead, ServiceError> {
+        let not_found = || refused(WriteRefusal::NotFound, session);
+        let head = self.database().find_context_head(key).await?;
+        let head = head.ok_or_else(not_found)?;
+        if head.is_sound() {
+            return Ok(head);
+        }
+        tracing::error!(
+            session,
+            compact_size = head.compact_size,
+            version = head.compaction_version,
+            "the pointer of a session fitted no version of its summary; it is brought back"
+        );
+        let now = self.now();
+        self.database().write(Heal { key, now }).await?;
+        let head = self.database().find_context_head(key).await?;
+        head.ok_or_else(not_found)
     }
 }

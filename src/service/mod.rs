@@ -10,12 +10,14 @@ mod context;
 mod error;
 mod ids;
 mod messages;
+mod rewrites;
 mod sessions;
 mod summarizer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -28,11 +30,13 @@ pub use context::{ContextMeta, Format, LoadedContext, TailReader};
 pub use error::{ServiceError, SummarizerFailure};
 pub use ids::{compaction_id, parse_session_id, session_id};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
+pub use rewrites::{ForkRequest, RewindRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
 
 use crate::domain::policy::CompactionPolicy;
+use crate::domain::tokens::Counter;
 use crate::storage::{Database, SessionKey, TenantId, Timestamp};
 
 /// Whose request it is.
@@ -51,6 +55,8 @@ pub struct Defaults {
     pub compaction: CompactionPolicy,
     /// The model of sessions that name none.
     pub model: Option<String>,
+    /// The prompt for the summarizer unless an agent brings its own.
+    pub compaction_prompt: String,
 }
 
 /// Bounds on what a client sends and on what work takes.
@@ -60,6 +66,8 @@ pub struct Bounds {
     pub messages_per_append: usize,
     /// Bytes of one message.
     pub message_bytes: usize,
+    /// Bytes of metadata, and of what else is stored as it came.
+    pub metadata_bytes: usize,
     /// How long a lease holds without being renewed.
     pub lease: Duration,
     /// How long a compaction may take.
@@ -77,6 +85,7 @@ struct Inner {
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    counter: Counter,
     clock: fn() -> OffsetDateTime,
     new_id: fn() -> Uuid,
     runtime: Handle,
@@ -94,6 +103,8 @@ pub struct Parts {
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// What counts tokens.
+    pub counter: Counter,
     /// The present.
     pub clock: fn() -> OffsetDateTime,
     /// New ids, rising with time.
@@ -112,6 +123,7 @@ impl Service {
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                counter: parts.counter,
                 clock: parts.clock,
                 new_id: parts.new_id,
                 runtime: parts.runtime,
@@ -145,6 +157,24 @@ impl Service {
     #[must_use]
     pub fn bounds(&self) -> &Bounds {
         &self.inner.bounds
+    }
+
+    /// Refuses a member that is stored as it came if it is too large.
+    fn check_size(
+        &self,
+        member: &'static str,
+        value: Option<&RawValue>,
+    ) -> Result<(), ServiceError> {
+        let bytes = value.map_or(0, |value| value.get().len());
+        let limit = self.bounds().metadata_bytes;
+        if bytes > limit {
+            return Err(ServiceError::MemberTooLarge {
+                member,
+                bytes,
+                limit,
+            });
+        }
+        Ok(())
     }
 
     fn database(&self) -> &Database {

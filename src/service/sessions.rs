@@ -121,7 +121,7 @@ pub struct ListSessions {
 }
 
 /// The members of a session's metadata that can be filtered by: texts, numbers, booleans.
-fn labels(metadata: &str) -> Vec<(String, String)> {
+pub(super) fn labels(metadata: &str) -> Vec<(String, String)> {
     json::members(metadata)
         .into_iter()
         .filter_map(|member| {
@@ -158,6 +158,8 @@ impl Service {
         caller: Caller,
         request: CreateRequest<'_>,
     ) -> Result<Session, ServiceError> {
+        self.check_size("metadata", request.metadata)?;
+        self.check_size("modelThinking", request.model_thinking)?;
         let agent = match &request.agent_name {
             Some(name) => Some(self.load_agent(caller, name).await?),
             None => None,
@@ -215,6 +217,7 @@ impl Service {
         compaction.max_summary_tokens = by_agent
             .max_summary_tokens
             .unwrap_or(compaction.max_summary_tokens);
+        compaction.redact_secrets = by_agent.redact_secrets.unwrap_or(compaction.redact_secrets);
         let compaction = lay_over(compaction, request.compaction.as_ref());
         let pruning = lay_over(PruningPolicy::default(), document.pruning.take().as_ref());
         let pruning = lay_over(pruning, request.pruning.as_ref());
@@ -286,13 +289,11 @@ impl Service {
         caller: Caller,
         list: &ListSessions,
     ) -> Result<(Vec<Session>, bool), ServiceError> {
-        let one_more = i64::try_from(list.limit + 1).unwrap_or(i64::MAX);
-        let rows = self
+        let (rows, more) = self
             .database()
-            .list_sessions(caller.tenant, &list.filter, one_more)
+            .list_sessions(caller.tenant, &list.filter, list.limit)
             .await?;
-        let more = rows.len() > list.limit;
-        let sessions = rows.into_iter().take(list.limit).map(Session::read);
+        let sessions = rows.into_iter().map(Session::read);
         Ok((sessions.collect::<Result<_, _>>()?, more))
     }
 
@@ -307,6 +308,7 @@ impl Service {
         request: PatchRequest<'_>,
     ) -> Result<Session, ServiceError> {
         let key = key(caller, id)?;
+        self.check_size("metadata", request.metadata)?;
         let change = SessionChange {
             title: request.title,
             model: request.model,

@@ -1,17 +1,24 @@
 //! Who writes a summary: a model, then another, or the embedded summarizer.
 //!
 //! One place decides. A configured model that fails is never replaced by the embedded summarizer
-//! unless the operator asked for that, and then the record says so.
-
-use crate::domain::extractive;
-use crate::domain::prompt;
-use crate::domain::size;
-use crate::domain::summary::{self, Answer, Replaced};
-use crate::domain::transcript::Entry;
-use crate::provider::{ChatModel, ChatRequest, OutputCap, OutputCapName, PromptMessage};
+//! unless the operator asked for that, and then the record says so. A batch that is too large for a
+//! model is folded: part by part, each part's result being the next part's previous summary.
 
 use super::ServiceError;
 use super::error::SummarizerFailure;
+use crate::domain::extractive;
+use crate::domain::fold::{Fold, Part};
+use crate::domain::prompt;
+use crate::domain::redact::redact;
+use crate::domain::size;
+use crate::domain::summary::{self, Answer, Replaced};
+use crate::domain::transcript::Entry;
+use crate::provider::{
+    ChatModel, ChatRequest, Completion, OutputCap, OutputCapName, PromptMessage, ProviderError,
+};
+
+/// Calls that one part of a batch is tried with, each with less of it.
+const TRIES: u32 = 4;
 
 /// A model server with the model to ask there.
 #[derive(Clone)]
@@ -41,6 +48,8 @@ pub struct Summarizer {
     pub cap_name: Option<OutputCapName>,
     /// The cap in tokens; 0: four times the summary's bound.
     pub cap_tokens: u32,
+    /// The context window of the summarizer in tokens, if it is known.
+    pub window: Option<u64>,
 }
 
 /// What is to be summarised, and by what rules.
@@ -53,6 +62,8 @@ pub struct Job {
     pub entries: Vec<Entry>,
     /// What the result replaces.
     pub replaced: Replaced,
+    /// Whether secrets are kept away from the summarizer and out of the summary.
+    pub redact: bool,
     /// The model that this run asks for.
     pub requested_model: Option<String>,
     /// The agent's compaction model.
@@ -70,8 +81,12 @@ pub struct Summary {
     pub method: &'static str,
     /// The model that wrote it.
     pub model: Option<String>,
-    /// The provider's `usage`, as it came.
+    /// The provider's `usage` of the last call, as it came.
     pub usage: Option<String>,
+    /// Calls whose results were folded into it.
+    pub parts: i64,
+    /// Messages that were too large for any call and were shown shortened.
+    pub shortened: i64,
 }
 
 impl Summarizer {
@@ -79,28 +94,26 @@ impl Summarizer {
     ///
     /// # Errors
     /// [`ServiceError::SummarizerFailed`] with the last failure.
-    pub async fn summarize(&self, job: Job) -> Result<Summary, ServiceError> {
+    pub async fn summarize(&self, mut job: Job) -> Result<Summary, ServiceError> {
+        if job.redact {
+            keep_secrets(&mut job);
+        }
+        let redacts = job.redact;
+        let mut summary = self.write(job).await?;
+        if redacts {
+            summary.text = redact(&summary.text).into_owned();
+        }
+        Ok(summary)
+    }
+
+    async fn write(&self, job: Job) -> Result<Summary, ServiceError> {
         let candidates = self.candidates(&job);
         if candidates.is_empty() {
             return extract(job).await;
         }
-        let request = |model: &str| ChatRequest {
-            model: model.to_owned(),
-            messages: vec![
-                PromptMessage {
-                    role: "system",
-                    content: job.prompt.clone(),
-                },
-                PromptMessage {
-                    role: "user",
-                    content: prompt::material(job.previous.as_deref(), &job.entries),
-                },
-            ],
-            output_cap: self.output_cap(job.replaced.max_summary_tokens),
-        };
         let mut failure = None;
         for candidate in candidates {
-            match ask(&candidate, &request(&candidate.model), job.replaced).await {
+            match self.fold(&candidate, &job).await {
                 Ok(summary) => return Ok(summary),
                 Err(error) => {
                     tracing::warn!(model = candidate.model, %error, "a summarizer failed");
@@ -144,6 +157,70 @@ impl Summarizer {
         candidates
     }
 
+    /// Asks one model for the whole batch, in as many parts as it needs.
+    async fn fold(&self, at: &ModelAt, job: &Job) -> Result<Summary, SummarizerFailure> {
+        let cap = self.output_cap(job.replaced.max_summary_tokens);
+        let reserved = size::tokens(&job.prompt)
+            + cap
+                .as_ref()
+                .map_or(job.replaced.max_summary_tokens, |cap| cap.tokens.into());
+        let room = self.window.map(|window| window.saturating_sub(reserved));
+        let mut fold = Fold::new(&job.entries, job.previous.clone(), room);
+        let mut last: Option<Completion> = None;
+        let mut tried = 1;
+        while let Some(part) = fold.next_part() {
+            let request = ChatRequest {
+                model: at.model.clone(),
+                messages: vec![
+                    PromptMessage {
+                        role: "system",
+                        content: job.prompt.clone(),
+                    },
+                    PromptMessage {
+                        role: "user",
+                        content: prompt::material(
+                            fold.previous(),
+                            &part.entries,
+                            job.replaced.max_summary_tokens,
+                        ),
+                    },
+                ],
+                output_cap: cap,
+            };
+            match at.server.complete(&request).await {
+                Ok(completion) => {
+                    let text = judge(&completion, replaced_by(&fold, &part, job))?;
+                    fold.accept(&part, text);
+                    last = Some(completion);
+                    tried = 1;
+                }
+                Err(ProviderError::Overflow {
+                    prompt_tokens,
+                    window,
+                    ..
+                }) if tried < TRIES && fold.shrink(&part, tried, prompt_tokens.zip(window)) => {
+                    tried += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (parts, shortened) = fold.counts();
+        let text = fold.into_summary().ok_or(summary::Unacceptable::Empty)?;
+        let model = last
+            .as_ref()
+            .and_then(|completion| completion.model.clone());
+        Ok(Summary {
+            text,
+            method: "llm",
+            model: Some(model.unwrap_or_else(|| at.model.clone())),
+            usage: last
+                .and_then(|completion| completion.usage)
+                .map(|usage| usage.get().to_owned()),
+            parts,
+            shortened,
+        })
+    }
+
     fn output_cap(&self, max_summary_tokens: u64) -> Option<OutputCap> {
         let name = self.cap_name?;
         let summary = u32::try_from(max_summary_tokens).unwrap_or(u32::MAX);
@@ -156,24 +233,49 @@ impl Summarizer {
     }
 }
 
-async fn ask(
-    at: &ModelAt,
-    request: &ChatRequest,
-    replaced: Replaced,
-) -> Result<Summary, SummarizerFailure> {
-    let completion = at.server.complete(request).await?;
+/// What the answer to one part replaces; the whole job if there is but one part.
+fn replaced_by(fold: &Fold<'_>, part: &Part, job: &Job) -> Replaced {
+    if fold.is_whole(part) {
+        return job.replaced;
+    }
+    Replaced {
+        units: part.units + fold.previous().map_or(0, size::units),
+        batch_units: part.units,
+        max_summary_tokens: job.replaced.max_summary_tokens,
+    }
+}
+
+fn judge(completion: &Completion, replaced: Replaced) -> Result<String, SummarizerFailure> {
     let answer = Answer {
         text: &completion.text,
         finish: completion.finish.as_deref(),
         refused: completion.refusal.is_some(),
         called_tools: completion.has_tool_calls,
+        only_reasoned: completion.reasoning_only,
     };
-    Ok(Summary {
-        text: summary::accept(answer, replaced)?,
-        method: "llm",
-        model: Some(completion.model.unwrap_or_else(|| at.model.clone())),
-        usage: completion.usage.map(|usage| usage.get().to_owned()),
-    })
+    Ok(summary::accept(answer, replaced)?)
+}
+
+/// Replaces the secrets in everything that goes to a summarizer.
+fn keep_secrets(job: &mut Job) {
+    let keep = |text: &mut String| {
+        if let std::borrow::Cow::Owned(redacted) = redact(text) {
+            *text = redacted;
+        }
+    };
+    keep(&mut job.prompt);
+    job.previous.iter_mut().for_each(keep);
+    for entry in &mut job.entries {
+        match entry {
+            Entry::User { text } | Entry::ToolResult { text, .. } => keep(text),
+            Entry::Assistant { text, calls } => {
+                keep(text);
+                for call in calls {
+                    keep(&mut call.arguments);
+                }
+            }
+        }
+    }
 }
 
 /// The embedded summarizer, on a thread where it holds nobody up.
@@ -201,6 +303,8 @@ async fn extract(job: Job) -> Result<Summary, ServiceError> {
         method: "extractive",
         model: None,
         usage: None,
+        parts: 1,
+        shortened: 0,
     })
 }
 

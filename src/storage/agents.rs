@@ -2,7 +2,9 @@
 
 use futures_util::future::BoxFuture;
 
-use super::{Conn, Database, Result, TenantId, Timestamp, Write, on_both, reading};
+use super::{
+    Conn, Database, Result, TenantId, Timestamp, Write, on_both, one_more, reading, take_page,
+};
 
 /// An agent as it is stored.
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -86,7 +88,7 @@ impl Database {
         .await)?)
     }
 
-    /// Agents by name, those behind `after`, `limit` at most.
+    /// Agents by name, those behind `after`, `limit` at most; the flag says whether more follow.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -94,16 +96,18 @@ impl Database {
         &self,
         tenant: TenantId,
         after: &str,
-        limit: i64,
-    ) -> Result<Vec<StoredAgent>> {
-        Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT name, document, created_at, updated_at FROM agents \
-             WHERE tenant_id = $1 AND name > $2 ORDER BY name LIMIT $3"
-        )
-        .bind(tenant.0)
-        .bind(after)
-        .bind(limit)
-        .fetch_all(pool)
-        .await)?)
+        limit: usize,
+    ) -> Result<(Vec<StoredAgent>, bool)> {
+        reading!(self, pool => {
+            let found = sqlx::query_as(
+                "SELECT name, document, created_at, updated_at FROM agents \
+                 WHERE tenant_id = $1 AND name > $2 ORDER BY name LIMIT $3"
+            )
+            .bind(tenant.0)
+            .bind(after)
+            .bind(one_more(limit))
+            .fetch(pool);
+            take_page(found, limit, |agent: &StoredAgent| agent.document.len()).await
+        })
     }
 }

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::sessions::{SessionRow, WriteRefusal, lock, lock_open};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, leases, on_both, reading,
-    spell, unspell,
+    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, leases, on_both, one_more,
+    reading, spell, take_page, unspell,
 };
 use crate::domain::message::Digest256;
 use crate::domain::plan::Cut;
@@ -20,6 +20,8 @@ pub struct BatchRow {
     tool_name: Option<String>,
     /// Which of its message's calls a result answers.
     pub call_index: Option<i64>,
+    /// SHA-256 of the stored bytes.
+    pub body_digest: Vec<u8>,
     /// The stored bytes.
     pub body: String,
 }
@@ -60,6 +62,8 @@ pub struct CompactionRow {
     pub method: String,
     model: Option<String>,
     pub usage: Option<String>,
+    pub parts: i64,
+    pub shortened: i64,
     pub duration_ms: i64,
     pub created_at: Timestamp,
     pub summary: Option<String>,
@@ -83,7 +87,7 @@ macro_rules! columns {
     () => {
         "version, id, based_on, from_position, to_position, digest, batch_length, summary_length, \
          summary_tokens, compact_count, keep_tokens, keep_recent_turns, boundary, instructions, cause, \
-         method, model, usage, duration_ms, created_at, summary"
+         method, model, usage, parts, shortened, duration_ms, created_at, summary"
     };
 }
 
@@ -98,7 +102,8 @@ pub struct NewCompaction {
     pub summary: String,
     pub summary_length: i64,
     pub summary_tokens: i64,
-    pub compact_count: i64,
+    pub compact_count: Option<i64>,
+    pub keep_tokens: Option<i64>,
     pub keep_recent_turns: i64,
     pub boundary: &'static str,
     pub instructions: Option<String>,
@@ -106,6 +111,8 @@ pub struct NewCompaction {
     pub method: &'static str,
     pub model: Option<String>,
     pub usage: Option<String>,
+    pub parts: i64,
+    pub shortened: i64,
     pub duration_ms: i64,
 }
 
@@ -182,9 +189,10 @@ impl CommitCompaction {
         Ok(on_both!(conn, c => sqlx::query_as(concat!(
             "INSERT INTO compactions (tenant_id, session_id, version, id, based_on, from_position, \
              to_position, to_seq, digest, batch_length, summary_length, summary_tokens, compact_count, \
-             keep_recent_turns, boundary, instructions, cause, method, model, usage, duration_ms, \
-             created_at, summary) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-             $15, $16, $17, $18, $19, $20, $21, $22, $23) RETURNING ",
+             keep_tokens, keep_recent_turns, boundary, instructions, cause, method, model, usage, parts, \
+             shortened, duration_ms, created_at, summary) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) \
+             RETURNING ",
             columns!()
         ))
         .bind(self.key.tenant.0)
@@ -200,6 +208,7 @@ impl CommitCompaction {
         .bind(new.summary_length)
         .bind(new.summary_tokens)
         .bind(new.compact_count)
+        .bind(new.keep_tokens)
         .bind(new.keep_recent_turns)
         .bind(new.boundary)
         .bind(spell(new.instructions.as_deref()))
@@ -207,6 +216,8 @@ impl CommitCompaction {
         .bind(new.method)
         .bind(spell(new.model.as_deref()))
         .bind(&new.usage)
+        .bind(new.parts)
+        .bind(new.shortened)
         .bind(new.duration_ms)
         .bind(self.now)
         .bind(&new.summary)
@@ -250,7 +261,7 @@ impl Database {
         cut: &Cut,
     ) -> Result<Vec<BatchRow>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT role, tool_name, call_index, body FROM messages WHERE tenant_id = $1 AND session_id = $2 \
+            "SELECT role, tool_name, call_index, body_digest, body FROM messages WHERE tenant_id = $1 AND session_id = $2 \
              AND seq > $3 AND seq <= $4 AND position IS NOT NULL ORDER BY seq"
         )
         .bind(key.tenant.0)
@@ -281,7 +292,8 @@ impl Database {
         .await)?)
     }
 
-    /// The records of the chain behind a version, oldest first, `limit` at most.
+    /// The records of the chain behind a version, oldest first, `limit` at most; the flag says whether
+    /// more follow.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -289,17 +301,20 @@ impl Database {
         &self,
         key: SessionKey,
         after_version: i64,
-        limit: i64,
-    ) -> Result<Vec<CompactionRow>> {
-        Ok(reading!(self, pool => sqlx::query_as(concat!(
-            "SELECT ", columns!(), " FROM compactions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version > $3 ORDER BY version LIMIT $4"
-        ))
-        .bind(key.tenant.0)
-        .bind(key.session)
-        .bind(after_version)
-        .bind(limit)
-        .fetch_all(pool)
-        .await)?)
+        limit: usize,
+    ) -> Result<(Vec<CompactionRow>, bool)> {
+        reading!(self, pool => {
+            let found = sqlx::query_as(concat!(
+                "SELECT ", columns!(), " FROM compactions \
+                 WHERE tenant_id = $1 AND session_id = $2 AND version > $3 ORDER BY version LIMIT $4"
+            ))
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(after_version)
+            .bind(one_more(limit))
+            .fetch(pool);
+            let size = |row: &CompactionRow| row.summary.as_ref().map_or(0, String::len);
+            take_page(found, limit, size).await
+        })
     }
 }

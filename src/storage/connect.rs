@@ -101,6 +101,7 @@ fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(options.busy_timeout)
+        .pragma("secure_delete", "ON")
         .pragma("cache_size", "-16000")
         .pragma("journal_size_limit", "67108864")
         .disable_statement_logging()
@@ -127,14 +128,13 @@ impl Database {
         match url {
             Url::Sqlite(path) => {
                 let connect = sqlite_options(path, options);
-                let writing = connect.connect().await?;
+                let writer = SqliteWriter::start(connect.clone(), options.acquire_timeout);
                 let readers = SqlitePoolOptions::new()
                     .max_connections(options.readers)
                     .acquire_timeout(options.acquire_timeout)
                     .test_before_acquire(false)
                     .connect_with(connect.pragma("query_only", "ON"))
                     .await?;
-                let writer = SqliteWriter::start(writing, options.acquire_timeout);
                 Ok(Self::Sqlite { readers, writer })
             }
             Url::Postgres(connect) => {

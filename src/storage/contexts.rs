@@ -31,9 +31,16 @@ pub struct ContextHead {
     tail: String,
     pub revision: i64,
     pub rewrites: i64,
+    made_size: Option<i64>,
 }
 
 impl ContextHead {
+    /// Whether the pointer is where its version put it. It is, unless somebody wrote past the service.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.compact_size == self.made_size.unwrap_or(0) && self.compact_size <= self.position_count
+    }
+
     /// The end of the history.
     ///
     /// # Errors
@@ -58,8 +65,10 @@ pub struct OpeningRow {
 pub struct CarriedRow {
     /// Their bodies, joined by commas.
     pub bodies: Option<String>,
-    /// Their estimated tokens, together.
+    /// Their tokens, together.
     pub tokens: Option<i64>,
+    /// The session's counter when they were read.
+    pub rewrites: Option<i64>,
 }
 
 /// Some messages of the tail.
@@ -84,7 +93,9 @@ impl Database {
         Ok(reading!(self, pool => sqlx::query_as(
             "SELECT compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
              compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
-             instruction_tokens, tail, revision, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2"
+             instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
+             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size \
+             FROM sessions WHERE tenant_id = $1 AND id = $2"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -128,7 +139,9 @@ impl Database {
               AND session_id = $2 AND seq > (SELECT seq FROM turn) AND seq <= $3 \
               AND position IS NOT NULL AND role <> 'user') \
              SELECT string_agg(body, ',' ORDER BY seq) AS bodies, \
-             CAST(sum(tokens) AS BIGINT) AS tokens FROM messages WHERE tenant_id = $1 \
+             CAST(sum(tokens) AS BIGINT) AS tokens, \
+             (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
+             FROM messages WHERE tenant_id = $1 \
              AND session_id = $2 AND seq >= (SELECT seq FROM turn) AND seq < (SELECT seq FROM behind) \
              AND position IS NOT NULL AND role = 'user'"
         )

@@ -5,6 +5,7 @@
 
 use super::sessions::SessionRow;
 use super::{Database, Result, SessionKey, reading};
+use crate::domain::budget::{Sized, Usage};
 use crate::domain::plan::{Boundary, Candidates, Cut, Landmarks, PlanRequest, plan_target};
 
 /// A message as the place of a cut before it.
@@ -29,6 +30,10 @@ impl Place {
         }
     }
 }
+
+/// A greedy point that was found by other means than the percentage.
+#[derive(Debug, Clone, Copy)]
+pub struct Aim(pub Option<i64>);
 
 /// What kind of message a cut stands before.
 #[derive(Debug, Clone, Copy)]
@@ -133,7 +138,32 @@ impl Database {
         Ok(found)
     }
 
-    /// The landmarks of a session's history for a plan, as it stood at `session`.
+    /// The sizes of the tail's messages for a budget, without their bodies.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_sizes(&self, key: SessionKey, session: &SessionRow) -> Result<Vec<Sized>> {
+        let rows: Vec<(i64, String, i64, Option<String>)> = reading!(self, pool => sqlx::query_as(
+                "SELECT seq, role, tokens, usage FROM messages WHERE tenant_id = $1 AND session_id = $2 \
+                 AND seq > $3 AND seq <= $4 AND position IS NOT NULL ORDER BY seq"
+            )
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(session.compact_seq)
+            .bind(session.last_seq)
+            .fetch_all(pool)
+            .await)?;
+        let sized = |(seq, role, tokens, usage): (i64, String, i64, Option<String>)| Sized {
+            seq,
+            is_assistant: role == "assistant",
+            tokens,
+            usage: usage.as_deref().and_then(Usage::read),
+        };
+        Ok(rows.into_iter().map(sized).collect())
+    }
+
+    /// The landmarks of a session's history for a plan, as it stood at `session`. Without `aim` the
+    /// greedy point follows from the percentage; with it, it is the message of that `seq`, or none.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -142,6 +172,7 @@ impl Database {
         key: SessionKey,
         session: &SessionRow,
         request: &PlanRequest,
+        aim: Option<Aim>,
     ) -> Result<Landmarks> {
         let (front, last) = (session.compact_seq + 1, session.last_seq);
         let summary = session.compact_summary.as_deref().map_or(0, |summary| {
@@ -198,11 +229,16 @@ impl Database {
             landmarks.protected_from = protected.map_or(0, |place| place.position);
             protected_seq = protected.map_or(0, |place| place.seq);
         }
-        let tail_length = session.history_length - session.compact_length;
-        let target = plan_target(summary, tail_length, request.compact_count);
-        let greedy = self
-            .find_greedy_point(key, first, last, session.compact_length + target)
-            .await?;
+        let greedy = match aim {
+            Some(Aim(None)) => None,
+            Some(Aim(Some(seq))) => self.find_first(key, Kind::Any, seq, last).await?,
+            None => {
+                let tail_length = session.history_length - session.compact_length;
+                let target = plan_target(summary, tail_length, request.compact_count);
+                let length = session.compact_length + target;
+                self.find_greedy_point(key, first, last, length).await?
+            }
+        };
         let kind = match request.boundary {
             Boundary::Turn => Kind::Turn,
             Boundary::Step => Kind::Group,

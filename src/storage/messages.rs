@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 
 use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
-use super::{Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, on_both, reading};
+use super::{
+    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, on_both, one_more, reading,
+    take_page,
+};
 use crate::domain::message::Message;
 use crate::domain::pairing::{PairingFault, Placed, place};
 
@@ -37,6 +39,8 @@ pub struct StoredRef {
     pub position: Option<i64>,
     pub length: i64,
     pub created_at: Timestamp,
+    pub usage: Option<String>,
+    pub incomplete: bool,
     body_digest: Vec<u8>,
 }
 
@@ -149,7 +153,7 @@ impl AppendMessages {
                 continue;
             }
             let stored: Option<StoredRef> = on_both!(conn, c => sqlx::query_as(
-                "SELECT id, seq, position, length, created_at, body_digest FROM messages \
+                "SELECT id, seq, position, length, created_at, usage, incomplete, body_digest FROM messages \
                  WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
             )
             .bind(self.key.tenant.0)
@@ -173,6 +177,8 @@ impl StoredRef {
             position: row.position,
             length: units(row),
             created_at: now,
+            usage: usage_text(&row.message),
+            incomplete: row.message.annotations.incomplete,
             body_digest: row.message.body_digest.to_vec(),
         }
     }
@@ -183,7 +189,23 @@ fn units(row: &Placed) -> i64 {
 }
 
 fn tokens(row: &Placed) -> i64 {
-    i64::try_from(row.message.size.tokens()).unwrap_or(i64::MAX)
+    i64::try_from(row.message.tokens).unwrap_or(i64::MAX)
+}
+
+/// What the provider said of a message's call, as it is stored.
+pub(super) fn usage_text(message: &Message) -> Option<String> {
+    let usage = message.annotations.usage.as_ref();
+    usage.map(|usage| usage.get().to_owned())
+}
+
+/// The calls of a message as they are stored; `None` without any.
+pub(super) fn calls_text(message: &Message) -> Result<Option<String>> {
+    if message.calls.is_empty() {
+        return Ok(None);
+    }
+    serde_json::to_string(&message.calls)
+        .map(Some)
+        .map_err(|_| StorageError::Corrupt("messages.calls"))
 }
 
 /// Rows that one statement inserts. Few sizes, so that few texts are prepared.
@@ -247,12 +269,7 @@ async fn insert_chunk(
             .bind(key.session)
             .bind(now);
         for row in rows {
-            let calls = if row.message.calls.is_empty() {
-                None
-            } else {
-                Some(serde_json::to_string(&row.message.calls)
-                    .map_err(|_| StorageError::Corrupt("messages.calls"))?)
-            };
+            let calls = calls_text(&row.message)?;
             query = query
                 .bind(row.seq)
                 .bind(row.position)
@@ -271,7 +288,7 @@ async fn insert_chunk(
                 .bind(row.message.body_digest.to_vec())
                 .bind(row.message.content_digest.to_vec())
                 .bind(calls)
-                .bind(row.message.annotations.usage.as_ref().map(|usage| usage.get().to_owned()))
+                .bind(usage_text(&row.message))
                 .bind(&row.fill)
                 .bind(&row.message.body);
         }
@@ -322,8 +339,7 @@ macro_rules! list {
 }
 
 impl Database {
-    /// Messages of a session: at most `limit`, and no more once their bodies pass `budget` bytes (the
-    /// first is always given). The flag says whether more follow.
+    /// Messages of a session, at most `limit`; the flag says whether more follow.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -332,7 +348,6 @@ impl Database {
         key: SessionKey,
         filter: &MessageFilter,
         limit: usize,
-        budget: usize,
     ) -> Result<(Vec<MessageRow>, bool)> {
         // Instructions are few and have an index of their own; other roles are found on the way.
         let instruction = matches!(filter.role, Some("system" | "developer"));
@@ -342,26 +357,16 @@ impl Database {
             (false, Order::Asc) => list!("AND ($5 IS NULL OR role = $5)", "ASC"),
             (false, Order::Desc) => list!("AND ($5 IS NULL OR role = $5)", "DESC"),
         };
-        let one_more = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
         reading!(self, pool => {
-            let mut found = sqlx::query_as::<_, MessageRow>(text)
+            let found = sqlx::query_as(text)
                 .bind(key.tenant.0)
                 .bind(key.session)
                 .bind(filter.after_seq)
                 .bind(filter.before_seq)
                 .bind(filter.role)
-                .bind(one_more)
+                .bind(one_more(limit))
                 .fetch(pool);
-            let mut rows = Vec::new();
-            let mut bytes = 0;
-            while let Some(row) = found.try_next().await? {
-                if rows.len() == limit || bytes > budget {
-                    return Ok((rows, true));
-                }
-                bytes += row.body.len();
-                rows.push(row);
-            }
-            Ok((rows, false))
+            take_page(found, limit, |row: &MessageRow| row.body.len()).await
         })
     }
 

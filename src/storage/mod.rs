@@ -14,15 +14,18 @@ mod agents;
 mod compactions;
 mod connect;
 mod contexts;
+mod forks;
 mod landmarks;
 mod leases;
 mod messages;
+mod rewrites;
 mod sessions;
 mod timestamp;
 mod writer;
 
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, SqliteConnection};
 
@@ -32,10 +35,13 @@ pub use compactions::{
 };
 pub use connect::{Database, MigrateError, Options, Url};
 pub use contexts::{ContextHead, PAGE_BYTES, TailPage};
+pub use forks::Fork;
+pub use landmarks::Aim;
 pub use leases::{AcquireLease, Acquired, ReleaseLease, RenewLease};
 pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
+pub use rewrites::{EditMessage, EditRefusal, Heal, Restore, RestoreRefusal, Rewind};
 pub use sessions::{
     ChangeSession, CreateSession, DeleteSession, Edit, MOST_LABELS, NewSession, Order,
     ResetSession, SessionChange, SessionFilter, SessionRow, WriteRefusal,
@@ -171,6 +177,34 @@ pub trait Write: Send + Sync + 'static {
 
     /// Runs in a transaction that is committed if this gives `Ok`.
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>>;
+}
+
+/// Bytes of large values after which a page of a list ends early.
+const PAGE_BUDGET: usize = 8 << 20;
+
+/// Takes a page from rows of which one more than `limit` was asked for: at most `limit`, and no more
+/// once what they hold passes the budget (the first is always given). The flag says whether more follow.
+async fn take_page<T>(
+    rows: impl futures_util::Stream<Item = Result<T, sqlx::Error>>,
+    limit: usize,
+    size: impl Fn(&T) -> usize,
+) -> Result<(Vec<T>, bool)> {
+    let mut rows = std::pin::pin!(rows);
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    while let Some(row) = rows.try_next().await? {
+        if page.len() == limit || bytes > PAGE_BUDGET {
+            return Ok((page, true));
+        }
+        bytes += size(&row);
+        page.push(row);
+    }
+    Ok((page, false))
+}
+
+/// One more than a limit, to see whether more follows.
+fn one_more(limit: usize) -> i64 {
+    i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)
 }
 
 /// How long a caller should wait before it tries again after a temporary failure.

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::messages::{self, NewRow};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both, reading,
-    spell, unspell,
+    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
+    one_more, reading, spell, take_page, unspell,
 };
 use crate::domain::message::Digest256;
 use crate::domain::pairing::{Counters, Tail};
@@ -79,6 +79,13 @@ impl SessionRow {
     #[must_use]
     pub fn instance_folder(&self) -> Option<String> {
         unspell(self.instance_folder.clone())
+    }
+
+    /// Bytes of what may be large in it.
+    fn bytes(&self) -> usize {
+        let optional = [&self.agent, &self.compact_summary, &self.model_thinking];
+        let optional = optional.into_iter().flatten().map(String::len);
+        self.metadata.len() + optional.sum::<usize>()
     }
 
     /// The running numbers.
@@ -268,7 +275,7 @@ fn label_digest(name: &str, value: &str) -> Digest256 {
         .into()
 }
 
-async fn store_labels(
+pub(super) async fn store_labels(
     conn: &mut Conn<'_>,
     key: SessionKey,
     labels: &[(String, String)],
@@ -540,7 +547,7 @@ impl Database {
         .await)?)
     }
 
-    /// Sessions, newest first, `limit` at most.
+    /// Sessions, newest first, `limit` at most; the flag says whether more follow.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -548,8 +555,8 @@ impl Database {
         &self,
         tenant: TenantId,
         filter: &SessionFilter,
-        limit: i64,
-    ) -> Result<Vec<SessionRow>> {
+        limit: usize,
+    ) -> Result<(Vec<SessionRow>, bool)> {
         // Ids begin with the time of their making, so their order is that of creation.
         let before = filter.before.unwrap_or(Uuid::max());
         let mut labels: Vec<Option<Vec<u8>>> = filter
@@ -566,7 +573,8 @@ impl Database {
         labels.resize(2 * MOST_LABELS, None);
         let mut label = labels.into_iter();
         let mut next = || label.next().flatten();
-        Ok(reading!(self, pool => sqlx::query_as(concat!(
+        reading!(self, pool => {
+            let found = sqlx::query_as(concat!(
             "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id < $2 \
              AND ($3 IS NULL OR status = $3) AND ($4 IS NULL OR agent_name = $4) \
              AND ($5 IS NULL OR mode = $5) AND ($6 = 0 OR id IN (\
@@ -589,8 +597,9 @@ impl Database {
         .bind(next())
         .bind(next())
         .bind(next())
-        .bind(limit)
-        .fetch_all(pool)
-        .await)?)
+        .bind(one_more(limit))
+        .fetch(pool);
+            take_page(found, limit, SessionRow::bytes).await
+        })
     }
 }

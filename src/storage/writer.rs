@@ -6,11 +6,12 @@
 //! fails does so alone. The queue is bounded; a full one is an answer, not a wait without end.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::{Connection, PgPool, SqliteConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgPool, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,17 +27,24 @@ const TRIES: u32 = 6;
 
 /// A write whose type is forgotten, with the way back to its caller.
 trait Job: Send {
+    /// When its caller was promised an answer.
+    fn deadline(&self) -> Instant;
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>>;
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
 
 struct Waiting<W: Write> {
     write: W,
+    deadline: Instant,
     output: Option<W::Output>,
     reply: oneshot::Sender<Result<W::Output>>,
 }
 
 impl<W: Write> Job for Waiting<W> {
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
             let mut conn = Conn::Sqlite(conn);
@@ -71,11 +79,12 @@ pub struct SqliteWriter {
 }
 
 impl SqliteWriter {
-    /// Starts the writer on the runtime of the caller. `patience` bounds the wait for a place in the queue.
-    pub fn start(conn: SqliteConnection, patience: Duration) -> Self {
+    /// Starts the writer on the runtime of the caller; it connects when there is something to write.
+    /// `patience` bounds how long a write waits before it is begun.
+    pub fn start(options: SqliteConnectOptions, patience: Duration) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(work(conn, jobs, stop.clone()));
+        tasks.spawn(work(options, jobs, stop.clone()));
         tasks.close();
         Self {
             queue,
@@ -95,6 +104,7 @@ impl SqliteWriter {
         let (reply, answer) = oneshot::channel();
         let job = Waiting {
             write,
+            deadline: Instant::now() + self.patience,
             output: None,
             reply,
         };
@@ -107,10 +117,11 @@ impl SqliteWriter {
 }
 
 async fn work(
-    mut conn: SqliteConnection,
+    options: SqliteConnectOptions,
     mut jobs: mpsc::Receiver<Box<dyn Job>>,
     stop: CancellationToken,
 ) {
+    let mut conn = None;
     let mut group = Vec::with_capacity(GROUP);
     loop {
         let taken = tokio::select! {
@@ -125,42 +136,116 @@ async fn work(
         if taken == 0 {
             break;
         }
-        if group.len() > 1 && commit_together(&mut conn, &mut group).await.is_ok() {
-            for job in group.drain(..) {
-                job.answer(Ok(()));
-            }
-            continue;
-        }
-        for mut job in group.drain(..) {
-            let outcome = commit_alone(&mut conn, &mut job).await;
-            job.answer(outcome);
-        }
+        commit_group(&options, &mut conn, &mut group).await;
     }
     // The last connection to close folds the log into the file, so that one file is the whole database.
-    if let Err(error) = conn.close().await {
+    if let Some(conn) = conn
+        && let Err(error) = conn.close().await
+    {
         tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
     }
 }
 
-async fn commit_together(conn: &mut SqliteConnection, group: &mut [Box<dyn Job>]) -> Result<()> {
-    let mut transaction = conn.begin_with("BEGIN IMMEDIATE").await?;
-    for job in group {
-        // Dropping the transaction rolls it back.
-        job.run(&mut transaction).await?;
+/// Commits what waits and answers it. A connection that failed in a way that may have left it half-way
+/// is replaced by a new one.
+async fn commit_group(
+    options: &SqliteConnectOptions,
+    conn: &mut Option<SqliteConnection>,
+    group: &mut Vec<Box<dyn Job>>,
+) {
+    if group.len() > 1 {
+        match in_transaction(options, conn, group).await {
+            Ok(()) => {
+                group.drain(..).for_each(|job| job.answer(Ok(())));
+                return;
+            }
+            // Nobody gets in: each alone would only wait as long again.
+            Err(Failure::Begin(error)) => {
+                tracing::warn!(%error, waiting = group.len(), "the database takes no writes");
+                group
+                    .drain(..)
+                    .for_each(|job| job.answer(Err(StorageError::Busy)));
+                return;
+            }
+            Err(Failure::Run(_)) => {}
+        }
     }
-    Ok(transaction.commit().await?)
+    for mut job in group.drain(..) {
+        let outcome = commit_alone(options, conn, &mut job).await;
+        job.answer(outcome);
+    }
 }
 
-async fn commit_alone(conn: &mut SqliteConnection, job: &mut Box<dyn Job>) -> Result<()> {
+/// Where a transaction failed.
+enum Failure {
+    /// It did not begin.
+    Begin(StorageError),
+    /// It was rolled back.
+    Run(StorageError),
+}
+
+/// Runs writes in one transaction. The statements are given as such, not through the driver's
+/// transactions: SQLite ends some by itself (a full disk, say), which the driver's count does not notice.
+async fn in_transaction(
+    options: &SqliteConnectOptions,
+    slot: &mut Option<SqliteConnection>,
+    group: &mut [Box<dyn Job>],
+) -> Result<(), Failure> {
+    let mut conn = match slot.take() {
+        Some(conn) => conn,
+        None => options
+            .connect()
+            .await
+            .map_err(|error| Failure::Begin(error.into()))?,
+    };
+    // The connection comes back only if its transaction is surely over.
+    if let Err(error) = sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut conn).await {
+        if error.as_database_error().is_some() {
+            *slot = Some(conn);
+        }
+        return Err(Failure::Begin(error.into()));
+    }
+    let outcome = run_all(&mut conn, group).await;
+    match outcome {
+        Ok(()) => *slot = Some(conn),
+        Err(_) => {
+            if sqlx::raw_sql("ROLLBACK").execute(&mut conn).await.is_ok() {
+                *slot = Some(conn);
+            }
+        }
+    }
+    outcome.map_err(Failure::Run)
+}
+
+async fn run_all(conn: &mut SqliteConnection, group: &mut [Box<dyn Job>]) -> Result<()> {
+    for job in group {
+        job.run(conn).await?;
+    }
+    sqlx::raw_sql("COMMIT").execute(conn).await?;
+    Ok(())
+}
+
+async fn commit_alone(
+    options: &SqliteConnectOptions,
+    conn: &mut Option<SqliteConnection>,
+    job: &mut Box<dyn Job>,
+) -> Result<()> {
     let mut tried = 1;
     loop {
-        let outcome = commit_together(conn, std::slice::from_mut(job)).await;
+        if Instant::now() > job.deadline() {
+            return Err(StorageError::Busy);
+        }
+        let outcome = in_transaction(options, conn, std::slice::from_mut(job)).await;
         match outcome {
-            Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
+            Ok(()) => return Ok(()),
+            Err(Failure::Begin(StorageError::Contended(_))) => return Err(StorageError::Busy),
+            Err(Failure::Run(StorageError::Contended(_) | StorageError::Duplicate(_)))
+                if tried < TRIES =>
+            {
                 back_off(tried).await;
                 tried += 1;
             }
-            outcome => return outcome,
+            Err(Failure::Begin(error) | Failure::Run(error)) => return Err(error),
         }
     }
 }

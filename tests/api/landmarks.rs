@@ -103,7 +103,7 @@ async fn look_ups_and_a_walk_find_the_same(
                             keep_recent_turns: keep,
                             boundary,
                         };
-                        let found = database.find_landmarks(key, &session, &request).await;
+                        let found = database.find_landmarks(key, &session, &request, None).await;
                         let found = found.expect("landmarks");
                         let walked = Landmarks::of(
                             &marks,

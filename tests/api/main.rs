@@ -15,6 +15,7 @@
 
 mod agents;
 mod cases;
+mod chaos;
 mod concurrency;
 mod crash;
 mod fixtures;
@@ -25,5 +26,6 @@ mod random_histories;
 mod service;
 mod sessions;
 mod shutdown;
+mod state_machine;
 mod support;
 mod worked_cases;

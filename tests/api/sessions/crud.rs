@@ -42,7 +42,7 @@ async fn a_new_session_has_the_documented_shape(
     }
     assert_eq!(
         session["compaction"],
-        json!({"keepRecentTurns": 1, "boundary": "turn", "maxSummaryTokens": 2000}),
+        json!({"keepRecentTurns": 1, "boundary": "turn", "maxSummaryTokens": 2000, "redactSecrets": true}),
         "the default policy"
     );
     for member in ["createdAt", "updatedAt"] {
@@ -87,7 +87,7 @@ async fn a_session_takes_all_it_is_given(
         ("compactCount", json!(25)),
         (
             "compaction",
-            json!({"keepRecentTurns": 3, "boundary": "step", "maxSummaryTokens": 900}),
+            json!({"keepRecentTurns": 3, "boundary": "step", "maxSummaryTokens": 900, "redactSecrets": true}),
         ),
         ("messageCount", json!(2)),
         ("historyLength", json!(7)),

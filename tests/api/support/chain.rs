@@ -8,8 +8,17 @@ use super::messages;
 use super::oracle::{History, Request, Shown};
 use super::strict::{self, Expectation};
 
-/// Panics unless the session is exactly what its history and its chain make of it.
+/// Panics unless the session is exactly what its history and its chain make of it. The chain is one
+/// that has only ever grown: what restoring, rewinding and erasing do to it is for `shadow`.
 pub async fn check(http: &Http, id: &str, history: &History, what: &str) -> Value {
+    let session = check_context(http, id, history, what).await;
+    let records = http.compactions(id).await;
+    check_chain(&records, &session, what);
+    session
+}
+
+/// Panics unless the context is exactly what the history and the session's pointer make of it.
+pub async fn check_context(http: &Http, id: &str, history: &History, what: &str) -> Value {
     let session = http.session(id).await;
     let size = compact_size(&session);
     let summary = session["compactSummary"].as_str();
@@ -23,8 +32,6 @@ pub async fn check(http: &Http, id: &str, history: &History, what: &str) -> Valu
         history.length(),
         "{what}: `historyLength` is the sum over all but the instructions"
     );
-    let records = http.compactions(id).await;
-    check_chain(&records, &session, what);
     let context = http.context(id).await;
     assert_eq!(
         context.session_id, id,

@@ -223,6 +223,38 @@ impl Http {
         self.post(&format!("/sessions/{id}/compact"), body).await
     }
 
+    pub async fn rewind(&self, id: &str, to: u64) -> Reply {
+        self.post(&format!("/sessions/{id}/rewind"), &json!({"toSeq": to}))
+            .await
+    }
+
+    pub async fn fork(&self, id: &str, body: &Value) -> Reply {
+        self.post(&format!("/sessions/{id}/fork"), body).await
+    }
+
+    pub async fn restore(&self, id: &str, version: u64) -> Reply {
+        self.post_empty(&format!("/sessions/{id}/compactions/{version}/restore"))
+            .await
+    }
+
+    /// Puts a message in the place of another: exactly these bytes.
+    pub async fn replace(&self, id: &str, message: &str, raw: &str) -> Reply {
+        let path = format!("/sessions/{id}/messages/{message}");
+        self.send_json(Method::PUT, &path, raw).await
+    }
+
+    pub async fn erase(&self, id: &str, message: &str) -> Reply {
+        self.delete(&format!("/sessions/{id}/messages/{message}"))
+            .await
+    }
+
+    /// The `ETag` of the context.
+    pub async fn etag(&self, id: &str) -> String {
+        let reply = self.get(&format!("/sessions/{id}/context")).await;
+        let tag = reply.expect(200).header("etag").map(str::to_owned);
+        tag.expect("a context has an ETag")
+    }
+
     /// The chain, oldest version first.
     pub async fn compactions(&self, id: &str) -> Vec<Value> {
         let reply = self

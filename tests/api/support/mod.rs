@@ -13,7 +13,10 @@ pub mod messages;
 pub mod model;
 pub mod oracle;
 pub mod process;
+pub mod raw_model;
+pub mod shadow;
 pub mod strict;
+pub mod tokens;
 
 pub use app::TestApp;
 pub use backend::Backend;

@@ -36,6 +36,32 @@ pub enum Answer {
     Status(u16, Vec<(&'static str, String)>, String),
     /// Another answer, later.
     Slow(Duration, Box<Answer>),
+    /// A summary that is the list of all marks (see `marks`) in the material, those of the previous
+    /// summary among them.
+    Marks,
+    /// Another answer, if the prompt has no more characters than this; else what a provider says
+    /// whose context window is too small.
+    Within(usize, Box<Answer>),
+}
+
+/// A text of a message that no other message has: `mk` and six digits.
+pub fn mark(number: usize) -> String {
+    format!("mk{number:06}")
+}
+
+/// The marks in a text, in order of their first appearance.
+pub fn marks(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for (at, _) in text.match_indices("mk") {
+        let digits = text.get(at + 2..at + 8);
+        if digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())) {
+            let mark = text[at..at + 8].to_owned();
+            if !found.contains(&mark) {
+                found.push(mark);
+            }
+        }
+    }
+    found
 }
 
 #[derive(Clone, Debug)]
@@ -162,6 +188,35 @@ impl Call {
         self.content(1, "user")
     }
 
+    /// The material without the previous summary.
+    pub fn transcript(&self) -> String {
+        let material = self.user();
+        let (open, close) = ("<previous-summary>", "</previous-summary>");
+        match (material.find(open), material.find(close)) {
+            (Some(from), Some(to)) => {
+                format!("{}{}", &material[..from], &material[to + close.len()..])
+            }
+            _ => material.to_owned(),
+        }
+    }
+
+    /// What stands in `<previous-summary>`, of which there is at most one.
+    pub fn previous(&self) -> Option<&str> {
+        let material = self.user();
+        let count = material.matches("<previous-summary>").count();
+        assert!(count <= 1, "at most one previous summary: {material:.2000}");
+        let (_, rest) = material.split_once("<previous-summary>")?;
+        let (summary, _) = rest
+            .split_once("</previous-summary>")
+            .expect("the previous summary ends");
+        Some(summary.trim())
+    }
+
+    /// The characters of the prompt.
+    pub fn size(&self) -> usize {
+        self.system().chars().count() + self.user().chars().count()
+    }
+
     fn content(&self, index: usize, role: &str) -> &str {
         let message = &self.body["messages"][index];
         assert_eq!(
@@ -201,12 +256,13 @@ impl Respond for Script {
             .get("authorization")
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
+        let call = Call {
+            authorization,
+            body,
+        };
         let (number, answer) = {
             let mut state = self.0.lock();
-            state.calls.push(Call {
-                authorization,
-                body,
-            });
+            state.calls.push(call.clone());
             let answer = match state.scripts.get_mut(&model) {
                 Some(script) if script.len() > 1 => script.pop_front(),
                 Some(script) => script.front().cloned(),
@@ -216,12 +272,16 @@ impl Respond for Script {
         };
         self.0.arrived.send_replace(number);
         self.0.wait_while_held();
-        template(answer, number, &model)
+        template(answer, number, &call)
     }
 }
 
-fn template(answer: Answer, number: usize, model: &str) -> ResponseTemplate {
+fn template(answer: Answer, number: usize, call: &Call) -> ResponseTemplate {
+    let model = call.body["model"].as_str().unwrap_or_default();
     match answer {
+        Answer::Marks => completion(model, &list_of_marks(&marks(call.user())), "stop"),
+        Answer::Within(most, _) if call.size() > most => too_long(),
+        Answer::Within(_, answer) => template(*answer, number, call),
         Answer::Summary => completion(model, &summary(number), "stop"),
         Answer::Text(text) => completion(model, &text, "stop"),
         Answer::Finished(text, reason) => completion(model, &text, reason),
@@ -232,8 +292,25 @@ fn template(answer: Answer, number: usize, model: &str) -> ResponseTemplate {
                 template.insert_header(name, value.as_str())
             })
             .set_body_raw(body, "application/json"),
-        Answer::Slow(delay, answer) => template(*answer, number, model).set_delay(delay),
+        Answer::Slow(delay, answer) => template(*answer, number, call).set_delay(delay),
     }
+}
+
+/// What a provider says to a prompt that exceeds its context window.
+pub fn too_long() -> ResponseTemplate {
+    ResponseTemplate::new(400).set_body_json(json!({"error": {
+        "message": "This model's maximum context length was exceeded. Please reduce the length of the messages.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+    }}))
+}
+
+fn list_of_marks(marks: &[String]) -> String {
+    format!(
+        "The scripted model was shown these marks, one for each message: {}",
+        marks.join(" ")
+    )
 }
 
 /// Long enough for any batch, short enough for all over the limit below which size is free.

@@ -49,6 +49,8 @@ pub enum Plan {
     Empty,
     /// `open_turn` or `protected`: there is no cut.
     NoCut,
+    /// The tail is within the budget as it is.
+    WithinBudget,
 }
 
 /// One message of a context.
@@ -112,6 +114,7 @@ impl Plan {
             Self::UpToDate => &[Some("up_to_date")],
             Self::Empty => &[Some("empty")],
             Self::NoCut => &[Some("open_turn"), Some("protected")],
+            Self::WithinBudget => &[Some("within_budget")],
         }
     }
 }
@@ -198,29 +201,7 @@ impl History {
         let target = (summary_length + sum(size, end)) * request.percent / 100;
         let greedy = (size + 1..=end).find(|cut| sum(size, *cut) >= target);
 
-        let starts = self.turn_starts();
-        // The newest `keep` turns begin here; with fewer turns all of them are protected.
-        let protected = match starts.len().checked_sub(request.keep) {
-            Some(index) => starts.get(index).copied().unwrap_or(end),
-            None => 0,
-        };
-        let complete = match request.boundary {
-            Boundary::Turn => !self.newest_turn_is_open(),
-            Boundary::Step => self.open_calls().is_empty(),
-        };
-        let mut allowed: Vec<usize> = (size + 1..end)
-            .filter(|cut| match request.boundary {
-                Boundary::Turn => self.is_turn_start(*cut),
-                Boundary::Step => self.is_group_start(*cut),
-            })
-            .filter(|cut| *cut <= protected)
-            .collect();
-        if request.keep == 0 && complete {
-            allowed.push(end);
-        }
-        if allowed.is_empty() && request.keep <= 1 && self.is_one_turn(size) {
-            allowed = self.steps_inside(size);
-        }
+        let allowed = self.allowed(size, request.boundary, request.keep);
         let cut = greedy
             .and_then(|greedy| allowed.iter().find(|cut| **cut >= greedy))
             .or_else(|| allowed.last());
@@ -229,6 +210,35 @@ impl History {
             Some(cut) if sum(size, *cut) == 0 => Plan::Empty,
             Some(cut) => Plan::Cut(*cut),
         }
+    }
+
+    /// Where a batch that begins at `size` may end, in order.
+    pub fn allowed(&self, size: usize, boundary: Boundary, keep: usize) -> Vec<usize> {
+        let end = self.messages.len();
+        let starts = self.turn_starts();
+        // The newest `keep` turns begin here; with fewer turns all of them are protected.
+        let protected = match starts.len().checked_sub(keep) {
+            Some(index) => starts.get(index).copied().unwrap_or(end),
+            None => 0,
+        };
+        let complete = match boundary {
+            Boundary::Turn => !self.newest_turn_is_open(),
+            Boundary::Step => self.open_calls().is_empty(),
+        };
+        let mut allowed: Vec<usize> = (size + 1..end)
+            .filter(|cut| match boundary {
+                Boundary::Turn => self.is_turn_start(*cut),
+                Boundary::Step => self.is_group_start(*cut),
+            })
+            .filter(|cut| *cut <= protected)
+            .collect();
+        if keep == 0 && complete {
+            allowed.push(end);
+        }
+        if allowed.is_empty() && keep <= 1 && self.is_one_turn(size) {
+            allowed = self.steps_inside(size);
+        }
+        allowed
     }
 
     fn is_one_turn(&self, size: usize) -> bool {
@@ -383,7 +393,7 @@ pub fn units(text: &str) -> usize {
 }
 
 /// A JSON text without the white space between its tokens.
-fn without_white_space(json: &str) -> String {
+pub fn without_white_space(json: &str) -> String {
     let mut kept = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);
     for c in json.chars() {

@@ -1,0 +1,540 @@
+//! Rewriting a history: rewind, restore, edit, erase; and healing a pointer that fits no version.
+//!
+//! Each of these raises the session's `rewrites`, so that whatever was read before is known to be
+//! old. What a summary covers is never trusted by its numbers: positions are used again after a
+//! rewind. A version may be active only if its last message is still there and the digest of all
+//! that it covers is still the one it was made with.
+
+use futures_util::future::BoxFuture;
+use sha2::{Digest, Sha256};
+
+use super::messages::MessageRow;
+use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
+use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
+use crate::domain::message::{Identity, Message, Role};
+use crate::domain::pairing::{Counters, End, Tail, rebuild_tail};
+
+/// Forgets every message behind a `seq`.
+#[derive(Debug, Clone)]
+pub struct Rewind {
+    /// Which session.
+    pub key: SessionKey,
+    /// The last `seq` that stays.
+    pub to_seq: i64,
+    /// When.
+    pub now: Timestamp,
+}
+
+impl Write for Rewind {
+    type Output = Result<SessionRow, WriteRefusal>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            let before = match lock_open(conn, self.key).await? {
+                Ok(session) => session,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let gone = on_both!(conn, c => sqlx::query(
+                "DELETE FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(self.to_seq)
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected()))?;
+            if gone == 0 {
+                return Ok(Ok(before));
+            }
+            // A summary tells of all that it covers, so also of what is forgotten here.
+            forget_summaries(conn, self.key, self.to_seq.saturating_add(1)).await?;
+            settle(conn, self.key, before.last_seq, self.now).await?;
+            if before.compact_seq > self.to_seq {
+                activate_newest(conn, self.key).await?;
+            }
+            Ok(Ok(finish(conn, self.key).await?))
+        })
+    }
+}
+
+/// Makes an old version of the summary the active one.
+#[derive(Debug, Clone)]
+pub struct Restore {
+    /// Which session.
+    pub key: SessionKey,
+    /// Which version; 0 for none.
+    pub version: i64,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Why a version is not restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreRefusal {
+    /// The session takes no writes.
+    Session(WriteRefusal),
+    /// There is no such version.
+    NotFound,
+    /// What it covers is gone or was changed.
+    Stale,
+}
+
+impl Write for Restore {
+    type Output = Result<SessionRow, RestoreRefusal>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            if let Err(refusal) = lock_open(conn, self.key).await? {
+                return Ok(Err(RestoreRefusal::Session(refusal)));
+            }
+            let version = if self.version == 0 {
+                None
+            } else {
+                let versions = load_versions(conn, self.key).await?;
+                let Some(at) = versions.iter().position(|v| v.number == self.version) else {
+                    return Ok(Err(RestoreRefusal::NotFound));
+                };
+                if !is_true(conn, self.key, &versions, at).await? {
+                    return Ok(Err(RestoreRefusal::Stale));
+                }
+                Some(self.version)
+            };
+            activate(conn, self.key, version).await?;
+            touch(conn, self.key, self.now).await?;
+            Ok(Ok(finish(conn, self.key).await?))
+        })
+    }
+}
+
+/// Replaces one message by another of the same role and the same calls.
+#[derive(Debug, Clone)]
+pub struct EditMessage {
+    /// Which session.
+    pub key: SessionKey,
+    /// Which message.
+    pub id: String,
+    /// What it becomes; `None` erases its content.
+    pub message: Option<Message>,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Why a message is not replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EditRefusal {
+    /// The session takes no writes.
+    Session(WriteRefusal),
+    /// There is no such message.
+    NotFound,
+    /// Its role, its calls or what it answers would change.
+    Identity(Identity),
+}
+
+#[derive(sqlx::FromRow)]
+struct Edited {
+    seq: i64,
+    position: Option<i64>,
+    erased: bool,
+    length: i64,
+    tokens: i64,
+    body: String,
+}
+
+impl Write for EditMessage {
+    type Output = Result<(MessageRow, i64), EditRefusal>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            let session = match lock_open(conn, self.key).await? {
+                Ok(session) => session,
+                Err(refusal) => return Ok(Err(EditRefusal::Session(refusal))),
+            };
+            let found: Option<Edited> = on_both!(conn, c => sqlx::query_as(
+                "SELECT seq, position, erased, length, tokens, body FROM messages \
+                 WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(&self.id)
+            .fetch_optional(c)
+            .await)?;
+            let Some(old) = found else {
+                return Ok(Err(EditRefusal::NotFound));
+            };
+            let stored =
+                Message::read(&old.body).map_err(|_| StorageError::Corrupt("messages.body"))?;
+            let new = match &self.message {
+                Some(message) => message.clone(),
+                None => Message::read(&stored.erased())
+                    .map_err(|_| StorageError::Corrupt("an erased message"))?,
+            };
+            if let Some(fault) = stored.changed_identity(&new) {
+                return Ok(Err(EditRefusal::Identity(fault)));
+            }
+            // Erased already: there is nothing left to take away.
+            if !(self.message.is_none() && old.erased) {
+                self.replace(conn, &old, &new).await?;
+                if old.position.is_some() {
+                    forget_summaries(conn, self.key, old.seq).await?;
+                }
+                settle(conn, self.key, session.last_seq, self.now).await?;
+                if old.position.is_some() && session.compact_seq >= old.seq {
+                    activate_newest(conn, self.key).await?;
+                }
+            }
+            let row = on_both!(conn, c => sqlx::query_as(
+                "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body \
+                 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(old.seq)
+            .fetch_one(c)
+            .await)?;
+            let session = finish(conn, self.key).await?;
+            Ok(Ok((row, session.compact_size)))
+        })
+    }
+}
+
+impl EditMessage {
+    async fn replace(&self, conn: &mut Conn<'_>, old: &Edited, new: &Message) -> Result<()> {
+        let length = signed(new.size.units);
+        let tokens = signed(new.tokens);
+        let calls = super::messages::calls_text(new)?;
+        on_both!(conn, c => sqlx::query(
+            "UPDATE messages SET body = $4, length = $5, tokens = $6, body_digest = $7, \
+             content_digest = $8, calls = $9, usage = $10, incomplete = $11, erased = $12 \
+             WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(old.seq)
+        .bind(&new.body)
+        .bind(length)
+        .bind(tokens)
+        .bind(new.body_digest.to_vec())
+        .bind(new.content_digest.to_vec())
+        .bind(calls)
+        .bind(super::messages::usage_text(new))
+        .bind(new.annotations.incomplete)
+        .bind(self.message.is_none())
+        .execute(c)
+        .await
+        .map(drop))?;
+        if old.position.is_some() {
+            on_both!(conn, c => sqlx::query(
+                "UPDATE messages SET length_before = length_before + $4, \
+                 tokens_before = tokens_before + $5, bytes_before = bytes_before + $6 \
+                 WHERE tenant_id = $1 AND session_id = $2 AND seq > $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(old.seq)
+            .bind(length - old.length)
+            .bind(tokens - old.tokens)
+            .bind(signed(new.body.len() as u64) - signed(old.body.len() as u64))
+            .execute(c)
+            .await
+            .map(drop))?;
+        }
+        // The results of its calls carry the tools' names.
+        for (index, call) in (0_i64..).zip(&new.calls) {
+            on_both!(conn, c => sqlx::query(
+                "UPDATE messages SET tool_name = $5 WHERE tenant_id = $1 AND session_id = $2 \
+                 AND seq > $3 AND call_index = $4 AND seq < (SELECT coalesce(min(behind.seq), $6) \
+                 FROM messages AS behind WHERE behind.tenant_id = $1 AND behind.session_id = $2 \
+                 AND behind.seq > $3 AND behind.starts_group)"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(old.seq)
+            .bind(index)
+            .bind(spell(call.name.as_deref()))
+            .bind(i64::MAX)
+            .execute(c)
+            .await
+            .map(drop))?;
+        }
+        Ok(())
+    }
+}
+
+/// Brings a pointer back that fits no version of the chain.
+#[derive(Debug, Clone)]
+pub struct Heal {
+    /// Which session.
+    pub key: SessionKey,
+    /// When.
+    pub now: Timestamp,
+}
+
+impl Write for Heal {
+    type Output = Option<SessionRow>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            let Some(before) = lock(conn, self.key).await? else {
+                return Ok(None);
+            };
+            settle(conn, self.key, before.last_seq, self.now).await?;
+            activate_newest(conn, self.key).await?;
+            Ok(Some(finish(conn, self.key).await?))
+        })
+    }
+}
+
+fn signed(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+async fn finish(conn: &mut Conn<'_>, key: SessionKey) -> Result<SessionRow> {
+    lock(conn, key).await?.ok_or(StorageError::Corrupt(
+        "a session vanished in its transaction",
+    ))
+}
+
+async fn touch(conn: &mut Conn<'_>, key: SessionKey, now: Timestamp) -> Result<()> {
+    on_both!(conn, c => sqlx::query(
+        "UPDATE sessions SET rewrites = rewrites + 1, revision = revision + 1, updated_at = $3 \
+         WHERE tenant_id = $1 AND id = $2"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(now)
+    .execute(c)
+    .await
+    .map(drop))?;
+    Ok(())
+}
+
+#[derive(sqlx::FromRow)]
+struct Last {
+    position: i64,
+    length: i64,
+    tokens: i64,
+    length_before: i64,
+    tokens_before: i64,
+    bytes_before: i64,
+    body: String,
+}
+
+#[derive(sqlx::FromRow)]
+struct EndRow {
+    seq: i64,
+    role: String,
+    call_index: Option<i64>,
+    calls: Option<String>,
+}
+
+/// Counts a history anew from its last rows, and says that it was rewritten.
+pub(super) async fn settle(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    last_seq: i64,
+    now: Timestamp,
+) -> Result<()> {
+    let last: Option<Last> = on_both!(conn, c => sqlx::query_as(
+        "SELECT position, length, tokens, length_before, tokens_before, bytes_before, body \
+         FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NOT NULL \
+         ORDER BY seq DESC LIMIT 1"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .fetch_optional(c)
+    .await)?;
+    let (instructions, instruction_tokens): (i64, Option<i64>) = on_both!(conn, c => sqlx::query_as(
+        "SELECT count(*), CAST(sum(tokens) AS BIGINT) FROM messages \
+         WHERE tenant_id = $1 AND session_id = $2 AND position IS NULL"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .fetch_one(c)
+    .await)?;
+    let mut counters = Counters {
+        last_seq,
+        messages: instructions,
+        instruction_tokens: instruction_tokens.unwrap_or(0),
+        ..Counters::default()
+    };
+    let mut tail = Tail::default();
+    if let Some(last) = last {
+        counters.positions = last.position + 1;
+        counters.messages += counters.positions;
+        counters.length = last.length_before + last.length;
+        counters.tokens = last.tokens_before + last.tokens;
+        counters.bytes = last.bytes_before + signed(last.body.len() as u64);
+        tail = rebuild_tail(&load_end(conn, key).await?, &last.body);
+    }
+    store_counters(conn, key, &counters, &tail, now).await?;
+    touch(conn, key, now).await
+}
+
+/// The newest messages back to the first that is no tool result, newest first.
+async fn load_end(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<End>> {
+    let mut end = Vec::new();
+    let mut before = i64::MAX;
+    loop {
+        let rows: Vec<EndRow> = on_both!(conn, c => sqlx::query_as(
+            "SELECT seq, role, call_index, calls FROM messages WHERE tenant_id = $1 \
+             AND session_id = $2 AND seq < $3 AND position IS NOT NULL ORDER BY seq DESC LIMIT 32"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(before)
+        .fetch_all(c)
+        .await)?;
+        let Some(oldest) = rows.last() else {
+            return Ok(end);
+        };
+        before = oldest.seq;
+        for row in rows {
+            let role = Role::parse(&row.role).ok_or(StorageError::Corrupt("messages.role"))?;
+            let calls = row.calls.as_deref().map(serde_json::from_str).transpose();
+            end.push(End {
+                role,
+                call_index: row.call_index,
+                calls: calls
+                    .map_err(|_| StorageError::Corrupt("messages.calls"))?
+                    .unwrap_or_default(),
+            });
+            if role != Role::Tool {
+                return Ok(end);
+            }
+        }
+    }
+}
+
+/// Takes the text from every version that covers a message: it may tell what is to be gone.
+async fn forget_summaries(conn: &mut Conn<'_>, key: SessionKey, seq: i64) -> Result<()> {
+    on_both!(conn, c => sqlx::query(
+        "UPDATE compactions SET summary = NULL WHERE tenant_id = $1 AND session_id = $2 AND to_seq >= $3"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(seq)
+    .execute(c)
+    .await
+    .map(drop))?;
+    Ok(())
+}
+
+#[derive(Debug, Clone, sqlx::FromRow)]
+struct Version {
+    #[sqlx(rename = "version")]
+    number: i64,
+    based_on: i64,
+    to_position: i64,
+    to_seq: i64,
+    digest: Vec<u8>,
+    has_summary: bool,
+}
+
+async fn load_versions(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<Version>> {
+    Ok(on_both!(conn, c => sqlx::query_as(
+        "SELECT version, based_on, to_position, to_seq, digest, summary IS NOT NULL AS has_summary \
+         FROM compactions WHERE tenant_id = $1 AND session_id = $2 ORDER BY version DESC"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .fetch_all(c)
+    .await)?)
+}
+
+/// Makes the newest version active that covers only what is there, unchanged; none if there is none.
+pub(super) async fn activate_newest(conn: &mut Conn<'_>, key: SessionKey) -> Result<()> {
+    let versions = load_versions(conn, key).await?;
+    for (at, version) in versions.iter().enumerate() {
+        if is_true(conn, key, &versions, at).await? {
+            return activate(conn, key, Some(version.number)).await;
+        }
+    }
+    activate(conn, key, None).await
+}
+
+/// Whether everything that a version covers is still what it was made of.
+async fn is_true(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    versions: &[Version],
+    at: usize,
+) -> Result<bool> {
+    let Some(version) = versions.get(at).filter(|version| version.has_summary) else {
+        return Ok(false);
+    };
+    let position: Option<Option<i64>> = on_both!(conn, c => sqlx::query_scalar(
+        "SELECT position FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(version.to_seq)
+    .fetch_optional(c)
+    .await)?;
+    if position.flatten() != Some(version.to_position - 1) {
+        return Ok(false);
+    }
+    // The ends of the batches that it was built from, oldest first.
+    let mut ends = vec![version.to_seq];
+    let mut based_on = version.based_on;
+    while based_on != 0 {
+        let Some(earlier) = versions.iter().find(|earlier| earlier.number == based_on) else {
+            return Ok(false);
+        };
+        ends.push(earlier.to_seq);
+        based_on = earlier.based_on;
+    }
+    ends.reverse();
+    let rows: Vec<(i64, Vec<u8>)> = on_both!(conn, c => sqlx::query_as(
+        "SELECT seq, body_digest FROM messages WHERE tenant_id = $1 AND session_id = $2 \
+         AND seq <= $3 AND position IS NOT NULL ORDER BY seq"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(version.to_seq)
+    .fetch_all(c)
+    .await)?;
+    let mut rows = rows.into_iter().peekable();
+    let mut digest: Option<Vec<u8>> = None;
+    for end in ends {
+        let mut batch = Sha256::new().chain_update(digest.as_deref().unwrap_or_default());
+        while let Some((_, body)) = rows.next_if(|(seq, _)| *seq <= end) {
+            batch.update(body);
+        }
+        digest = Some(batch.finalize().to_vec());
+    }
+    Ok(digest.as_deref() == Some(version.digest.as_slice()))
+}
+
+/// Points the session at a version, or at none.
+async fn activate(conn: &mut Conn<'_>, key: SessionKey, version: Option<i64>) -> Result<()> {
+    let Some(version) = version else {
+        on_both!(conn, c => sqlx::query(
+            "UPDATE sessions SET compact_summary = NULL, compact_size = 0, compaction_version = 0, \
+             compact_seq = 0, compact_length = 0, compact_tokens = 0, compact_bytes = 0 \
+             WHERE tenant_id = $1 AND id = $2"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .execute(c)
+        .await
+        .map(drop))?;
+        return Ok(());
+    };
+    on_both!(conn, c => sqlx::query(
+        "UPDATE sessions SET compact_summary = made.summary, compact_size = made.to_position, \
+         compaction_version = made.version, compact_seq = made.to_seq, \
+         compact_length = last.length_before + last.length, \
+         compact_tokens = last.tokens_before + last.tokens, \
+         compact_bytes = last.bytes_before + octet_length(last.body) \
+         FROM compactions AS made, messages AS last WHERE sessions.tenant_id = $1 AND sessions.id = $2 \
+         AND made.tenant_id = $1 AND made.session_id = $2 AND made.version = $3 \
+         AND last.tenant_id = $1 AND last.session_id = $2 AND last.seq = made.to_seq"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(version)
+    .execute(c)
+    .await
+    .map(drop))?;
+    Ok(())
+}
