@@ -292,7 +292,11 @@ mod tests {
             name: name.into(),
             arguments: "{}".into(),
         };
-        let result = |text: String| Entry::ToolResult { tool: None, text };
+        let result = |text: String| Entry::ToolResult {
+            tool: None,
+            call: None,
+            text,
+        };
         [
             Entry::Assistant {
                 text: String::new(),

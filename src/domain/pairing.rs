@@ -246,6 +246,8 @@ pub fn place(
 /// A message at the end of a history, for [`rebuild_tail`].
 #[derive(Debug, Clone)]
 pub struct End {
+    /// Its `seq`.
+    pub seq: i64,
     /// Who speaks.
     pub role: Role,
     /// Which call it answers.
@@ -412,6 +414,7 @@ mod tests {
             let mut end = Vec::new();
             for row in positioned {
                 end.push(End {
+                    seq: row.seq,
                     role: row.message.role,
                     call_index: row.call_index,
                     calls: row.message.calls.clone(),

@@ -431,19 +431,13 @@ impl Service {
 
 fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256) {
     use sha2::Digest;
-    let digest = rows
-        .iter()
-        .fold(start, |digest, row| digest.chain_update(&row.body_digest));
+    let mut digest = start;
     let mut entries = Vec::with_capacity(rows.len());
-    for group in rows.chunk_by(|_, next| next.call_index.is_some()) {
-        let mut group: Vec<_> = group.iter().collect();
-        // Results in the order of their calls, whatever order they came in: a summary tells them apart by it.
-        group.sort_by_key(|row| row.call_index);
-        for row in group {
-            let role = Role::parse(&row.role).unwrap_or(Role::User);
-            let entry = Entry::read(role, row.tool_name().as_deref(), &row.body);
-            entries.extend(entry.filter(|entry| !entry.is_empty()));
-        }
+    for row in rows {
+        digest.update(&row.body_digest);
+        let role = Role::parse(&row.role).unwrap_or(Role::User);
+        let entry = Entry::read(role, row.tool_name().as_deref(), row.call_index, &row.body);
+        entries.extend(entry.filter(|entry| !entry.is_empty()));
     }
     (entries, digest.finalize().into())
 }

@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use super::rewrites::{activate_newest, settle};
+use super::rewrites::{activate_newest, coverable, settle};
 use super::sessions::{Edit, SessionRow, lock, store_labels};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
 
@@ -44,7 +44,8 @@ impl Write for Fork {
             if last_seq < parent.last_seq {
                 settle(conn, key, last_seq, self.now).await?;
             }
-            if last_seq < parent.compact_seq {
+            let limit = coverable(conn, key).await?.min(last_seq);
+            if parent.compact_seq > limit {
                 activate_newest(conn, key).await?;
             }
             let fork = lock(conn, key).await?;

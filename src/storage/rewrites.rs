@@ -49,7 +49,8 @@ impl Write for Rewind {
             // A summary tells of all that it covers, so also of what is forgotten here.
             forget_summaries(conn, self.key, self.to_seq.saturating_add(1)).await?;
             settle(conn, self.key, before.last_seq, self.now).await?;
-            if before.compact_seq > self.to_seq {
+            let limit = coverable(conn, self.key).await?.min(self.to_seq);
+            if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
             }
             Ok(Ok(finish(conn, self.key).await?))
@@ -94,7 +95,8 @@ impl Write for Restore {
                 let Some(at) = versions.iter().position(|v| v.number == self.version) else {
                     return Ok(Err(RestoreRefusal::NotFound));
                 };
-                if !is_true(conn, self.key, &versions, at).await? {
+                let limit = coverable(conn, self.key).await?;
+                if !is_true(conn, self.key, &versions, at, limit).await? {
                     return Ok(Err(RestoreRefusal::Stale));
                 }
                 Some(self.version)
@@ -392,6 +394,7 @@ async fn load_end(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<End>> {
             let role = Role::parse(&row.role).ok_or(StorageError::Corrupt("messages.role"))?;
             let calls = row.calls.as_deref().map(serde_json::from_str).transpose();
             end.push(End {
+                seq: row.seq,
                 role,
                 call_index: row.call_index,
                 calls: calls
@@ -444,22 +447,36 @@ async fn load_versions(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<Versi
 /// Makes the newest version active that covers only what is there, unchanged; none if there is none.
 pub(super) async fn activate_newest(conn: &mut Conn<'_>, key: SessionKey) -> Result<()> {
     let versions = load_versions(conn, key).await?;
+    let limit = coverable(conn, key).await?;
     for (at, version) in versions.iter().enumerate() {
-        if is_true(conn, key, &versions, at).await? {
+        if is_true(conn, key, &versions, at, limit).await? {
             return activate(conn, key, Some(version.number)).await;
         }
     }
     activate(conn, key, None).await
 }
 
-/// Whether everything that a version covers is still what it was made of.
+/// The largest `seq` that a summary may cover. A call that waits for its result must stay visible: a
+/// rewind can open one again that had been interrupted, and folded in, before.
+pub(super) async fn coverable(conn: &mut Conn<'_>, key: SessionKey) -> Result<i64> {
+    let end = load_end(conn, key).await?;
+    let is_open = rebuild_tail(&end, "").open_calls().next().is_some();
+    Ok(match end.last().filter(|_| is_open) {
+        Some(caller) => caller.seq - 1,
+        None => i64::MAX,
+    })
+}
+
+/// Whether everything that a version covers is still what it was made of, and may be covered.
 async fn is_true(
     conn: &mut Conn<'_>,
     key: SessionKey,
     versions: &[Version],
     at: usize,
+    limit: i64,
 ) -> Result<bool> {
-    let Some(version) = versions.get(at).filter(|version| version.has_summary) else {
+    let usable = |version: &&Version| version.has_summary && version.to_seq <= limit;
+    let Some(version) = versions.get(at).filter(usable) else {
         return Ok(false);
     };
     let position: Option<Option<i64>> = on_both!(conn, c => sqlx::query_scalar(

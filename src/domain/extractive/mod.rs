@@ -137,7 +137,7 @@ impl Draft {
     fn read(&mut self, entries: &[Entry], last_request: &mut String, last_answer: &mut String) {
         let cap = (LOOKED_AT / entries.len().max(1)).clamp(LEAST, MOST);
         let mut parsed = 0;
-        let mut open: VecDeque<(String, arguments::Deed)> = VecDeque::new();
+        let mut open: VecDeque<(i64, String, arguments::Deed)> = VecDeque::new();
         let (mut newest_request, mut newest_answer) = (None, None);
         let mut first = self.items.is_empty();
         for entry in entries {
@@ -176,20 +176,23 @@ impl Draft {
                     if !text.trim().is_empty() {
                         self.ledger.last_action = None;
                     }
-                    for call in calls {
+                    for (index, call) in (0_i64..).zip(calls) {
                         parsed += call.arguments.len();
                         let deed =
                             arguments::deed_of(&call.name, &call.arguments, parsed < LOOKED_AT);
                         self.ledger.call(&deed);
-                        open.push_back((call.name.clone(), deed));
+                        open.push_back((index, call.name.clone(), deed));
                     }
                 }
-                Entry::ToolResult { tool, text } => {
-                    let at = tool
-                        .as_ref()
-                        .and_then(|name| open.iter().position(|(open, _)| open == name))
-                        .unwrap_or(0);
-                    if let Some((_, deed)) = open.remove(at) {
+                Entry::ToolResult { tool, call, text } => {
+                    // Results come in any order; the call's number tells, else its tool's name.
+                    let by_number = open.iter().position(|(index, ..)| Some(*index) == *call);
+                    let by_name = || {
+                        let name = tool.as_ref()?;
+                        open.iter().position(|(_, open, _)| open == name)
+                    };
+                    let at = by_number.or_else(by_name).unwrap_or(0);
+                    if let Some((.., deed)) = open.remove(at) {
                         self.ledger.result(&deed, text);
                     }
                 }

@@ -36,6 +36,7 @@ fn call(name: &str, arguments: &str) -> Entry {
 fn result(text: &str) -> Entry {
     Entry::ToolResult {
         tool: None,
+        call: None,
         text: text.to_owned(),
     }
 }
@@ -368,7 +369,11 @@ fn any_entry() -> impl Strategy<Value = Entry> {
                     .collect();
                 Entry::Assistant { text, calls }
             }),
-        text.prop_map(|text| Entry::ToolResult { tool: None, text }),
+        text.prop_map(|text| Entry::ToolResult {
+            tool: None,
+            call: None,
+            text
+        }),
     ]
 }
 

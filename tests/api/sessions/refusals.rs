@@ -58,10 +58,11 @@ async fn what_is_no_summary_is_refused_by_code(
     let app = TestApp::with_model(backend, &model, &[]).await;
     let id = app.create_with(&turns(5, length)).await;
     let before = app.session(&id).await;
-    let problem = app
-        .compact(&id, &json!({}))
-        .await
-        .problem(502, "SUMMARIZER_FAILED");
+    let (status, problem) = match code {
+        "summary_not_smaller" => (422, "SUMMARY_NOT_SMALLER"),
+        _ => (502, "SUMMARIZER_FAILED"),
+    };
+    let problem = app.compact(&id, &json!({})).await.problem(status, problem);
     let codes: Vec<&str> = problem["errors"]
         .as_array()
         .expect("a list of errors")

@@ -187,6 +187,14 @@ impl History {
             .unwrap_or_default()
     }
 
+    /// How many positions a summary may stand for: a call that waits for its result stays visible.
+    pub fn coverable(&self) -> usize {
+        match self.newest_group() {
+            Some(start) if !self.open_calls().is_empty() => start,
+            _ => self.messages.len(),
+        }
+    }
+
     fn newest_turn_is_open(&self) -> bool {
         self.messages.last().is_some_and(|message| !message.says)
     }

@@ -186,8 +186,10 @@ impl Shadow {
                 version.summary = None;
             }
         }
-        if self.size() > end {
-            let left = self.versions.iter().filter(|v| v.summary.is_some());
+        let limit = self.history().coverable();
+        if self.size() > end.min(limit) {
+            let usable = |v: &&Version| v.summary.is_some() && v.to <= limit;
+            let left = self.versions.iter().filter(usable);
             self.active = left.map(|v| v.number).max().unwrap_or(0);
         }
     }
@@ -197,7 +199,7 @@ impl Shadow {
         let reply = http.restore(&self.id, version).await;
         match known {
             None if version > 0 => drop(reply.problem(404, "COMPACTION_NOT_FOUND")),
-            Some(known) if known.summary.is_none() => {
+            Some(known) if known.summary.is_none() || known.to > self.history().coverable() => {
                 reply.problem(409, "COMPACTION_CONFLICT");
                 assert_eq!(reply.header("retry-after"), None, "no time heals it");
             }
