@@ -27,9 +27,9 @@ pub struct ContextCompaction {
 /// How large the messages are.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ContextTokens {
-    /// Estimated tokens.
+    /// Tokens, as they were counted when the messages were appended.
     estimate: i64,
-    /// How they were estimated: `bytes` (ASCII bytes / 4 + other UTF-8 bytes / 3).
+    /// How they were counted: `estimate` (ASCII bytes / 4 + other UTF-8 bytes / 3) or `tokenizer`.
     by: &'static str,
 }
 
@@ -71,7 +71,7 @@ impl ContextHead {
             open_calls: meta.open_calls.clone(),
             tokens: ContextTokens {
                 estimate: meta.tokens,
-                by: "bytes",
+                by: meta.tokens_by,
             },
             messages: (),
         }

@@ -72,7 +72,7 @@ codes! {
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
     CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
-    CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "The session changed while it was compacted; nothing was written. Compact again.";
+    CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "What was to be written no longer fits the history; nothing was. The detail says whether to try again.";
     SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
     TurnInProgress "TURN_IN_PROGRESS" 409 "Turn in progress" "A turn of this session is running. Come back after `Retry-After`.";
     IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before. Use a new one.";

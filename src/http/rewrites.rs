@@ -61,7 +61,7 @@ pub async fn rewind_session(
     ),
     responses(
         (status = 201, description = "The copy; `Location` is its address.", body = SessionBody, headers(("Location" = String, description = "Path of the copy."))),
-        (status = 400, description = "The body is unreadable, the id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 400, description = "The body is unreadable, or the id is none.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON.", body = ProblemDocument, content_type = "application/problem+json"),

@@ -91,6 +91,9 @@ pub fn faults(schema: Schema, value: &Value, prefix: &str) -> Vec<FieldError> {
                 let name = property.as_str().unwrap_or_default();
                 found.push(FieldError::new(format!("{at}/{name}"), "is required"));
             }
+            ValidationErrorKind::FalseSchema => {
+                found.push(FieldError::new(at, "is not taken beside the other members"));
+            }
             // Without the value: it may be long, and the client knows it.
             _ => found.push(FieldError::new(at, error.masked().to_string())),
         }

@@ -456,6 +456,7 @@ impl Service {
         Job {
             prompt: prompt::system(
                 own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
+                session.compaction.max_summary_tokens,
                 request.instructions.as_deref(),
             ),
             replaced: replaced(

@@ -46,8 +46,10 @@ pub struct ContextMeta {
     pub summary_at: Option<usize>,
     /// Calls that still wait for a result.
     pub open_calls: Vec<String>,
-    /// Estimated tokens of the messages.
+    /// Tokens of the messages.
     pub tokens: i64,
+    /// What counted them.
+    pub tokens_by: &'static str,
     /// The strong validator.
     pub etag: String,
 }
@@ -217,6 +219,7 @@ impl Service {
                     + carried_tokens
                     + head.history_tokens
                     - head.compact_tokens,
+                tokens_by: self.inner.counter.name(),
                 etag: etag(head, format),
             },
             messages,

@@ -178,11 +178,7 @@ impl Summarizer {
                     },
                     PromptMessage {
                         role: "user",
-                        content: prompt::material(
-                            fold.previous(),
-                            &part.entries,
-                            job.replaced.max_summary_tokens,
-                        ),
+                        content: prompt::material(fold.previous(), &part.entries),
                     },
                 ],
                 output_cap: cap,
@@ -229,6 +225,9 @@ impl Summarizer {
             // A session may allow more than the operator's cap was made for.
             cap => cap.max(summary.saturating_add(1)),
         };
+        // Half of a small window belongs to the transcript; a server refuses a cap that leaves it no room.
+        let half = self.window.map_or(u64::MAX, |window| window / 2);
+        let tokens = tokens.min(u32::try_from(half).unwrap_or(u32::MAX)).max(1);
         Some(OutputCap { name, tokens })
     }
 }
