@@ -46,7 +46,8 @@ impl Usage {
         let read: Read<'_> = serde_json::from_str(usage).ok()?;
         let number = |raw: Option<&RawValue>| {
             let number: i64 = raw?.get().parse().ok()?;
-            (number >= 0).then_some(number)
+            // No call has more tokens than this; sums of such numbers never overflow.
+            (0..1 << 40).contains(&number).then_some(number)
         };
         Some(Self {
             input: number(read.input.or(read.prompt))?,
@@ -168,6 +169,7 @@ mod tests {
             usage
         );
         for text in [
+            r#"{"input_tokens":1,"output_tokens":9223372036854775807}"#,
             "{}",
             "null",
             r#"{"input_tokens":-3,"output_tokens":4}"#,

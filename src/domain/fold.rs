@@ -27,6 +27,9 @@ pub struct Fold<'a> {
     previous: Option<String>,
     /// Tokens that previous summary and transcript may take together; unknown if `None`.
     room: Option<u64>,
+    /// The smallest size that overflowed and the largest that did not, in tokens, once one did.
+    too_large: Option<u64>,
+    fitted: Option<u64>,
     parts: i64,
     shortened: i64,
 }
@@ -78,6 +81,8 @@ impl<'a> Fold<'a> {
             done: 0,
             previous,
             room,
+            too_large: None,
+            fitted: None,
             parts: 0,
             shortened: 0,
         }
@@ -171,10 +176,21 @@ impl<'a> Fold<'a> {
 
     /// Takes the summary of a part for that of everything up to its end.
     pub fn accept(&mut self, part: &Part, summary: String) {
+        if let Some(too_large) = self.too_large {
+            // Feel the way back up: a window that is unknown may be larger than what just fitted.
+            let fitted = self.whole(part).max(self.fitted.unwrap_or(0));
+            self.fitted = Some(fitted);
+            self.room = Some((2 * fitted).min(too_large / 4 * 3).max(fitted));
+        }
         self.previous = Some(summary);
         self.done = part.end;
         self.parts += 1;
         self.shortened += part.shortened;
+    }
+
+    /// Tokens of a call for a part.
+    fn whole(&self, part: &Part) -> u64 {
+        part.tokens + self.previous().map_or(0, size::tokens) + FRAME_TOKENS
     }
 
     /// Makes the next part smaller, because this one overflowed: to what the provider said it has room
@@ -184,9 +200,13 @@ impl<'a> Fold<'a> {
         if part.tokens <= SMALLEST_PART {
             return false;
         }
-        let summary = self.previous().map_or(0, size::tokens);
-        let whole = part.tokens + summary + FRAME_TOKENS;
-        let halved = whole >> tried.min(16);
+        let whole = self.whole(part);
+        self.too_large = Some(self.too_large.unwrap_or(u64::MAX).min(whole));
+        // A half, an eighth of that, a thirty-second of that: few calls, however far off the first was.
+        let halved = match self.fitted.filter(|fitted| *fitted < whole) {
+            Some(fitted) => fitted,
+            None => whole >> (2 * tried - 1).min(32),
+        };
         let room = match said.filter(|(prompt, window)| *prompt > *window && tried == 1) {
             // Four fifths of it: the provider counts other tokens than we do, and the answer needs room.
             Some((prompt, window)) => {

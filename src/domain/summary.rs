@@ -139,8 +139,13 @@ pub fn accept(answer: Answer<'_>, replaced: Replaced) -> Result<String, Unaccept
         return Err(Unacceptable::Refused);
     }
     if !COMPLETE.contains(&finish.to_ascii_lowercase().as_str()) {
-        let shown = finish.chars().filter(char::is_ascii_graphic).take(40);
-        return Err(Unacceptable::Incomplete(shown.collect()));
+        // A provider may write anything there, the prompt included: only a word is passed on.
+        let is_word = finish.len() <= 32
+            && finish
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let shown = if is_word { finish } else { "not a word" };
+        return Err(Unacceptable::Incomplete(shown.to_owned()));
     }
     let text = answer.text.replace('\0', "");
     let (text, thought) = without_thought(text.trim());

@@ -4,8 +4,10 @@
 //! before is checked again when it commits, so whatever happened meanwhile, either all of it is
 //! written or nothing. It runs as a task of the service's own: a client that goes away changes nothing.
 
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -234,13 +236,20 @@ impl Service {
             }
             Ok(Acquired::Yes) => {}
         }
-        let outcome = tokio::select! {
-            outcome = self.run(key, id, token, request) => outcome,
-            error = self.keep_lease(key, id, token) => Err(error),
-            () = tokio::time::sleep(bounds.compaction_deadline) => {
-                Err(ServiceError::CompactionTimeout(bounds.compaction_deadline))
+        let work = async {
+            tokio::select! {
+                outcome = self.run(key, id, token, request) => outcome,
+                error = self.keep_lease(key, id, token) => Err(error),
+                () = tokio::time::sleep(bounds.compaction_deadline) => {
+                    Err(ServiceError::CompactionTimeout(bounds.compaction_deadline))
+                }
             }
         };
+        // A panic is a mistake of ours; the session must not stay locked for it.
+        let outcome = AssertUnwindSafe(work)
+            .catch_unwind()
+            .await
+            .unwrap_or(Err(ServiceError::Internal("a compaction panicked")));
         // A commit gave the lease back already; then this finds nothing to do.
         if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some())
             && let Err(error) = self.database().write(ReleaseLease { key, token }).await

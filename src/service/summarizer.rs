@@ -208,7 +208,11 @@ impl Summarizer {
         Ok(Summary {
             text,
             method: "llm",
-            model: Some(model.unwrap_or_else(|| at.model.clone())),
+            model: Some(
+                model
+                    .filter(|model| is_name(model))
+                    .unwrap_or_else(|| at.model.clone()),
+            ),
             usage: last
                 .and_then(|completion| completion.usage)
                 .map(|usage| usage.get().to_owned()),
@@ -253,6 +257,11 @@ fn judge(completion: &Completion, replaced: Replaced) -> Result<String, Summariz
         only_reasoned: completion.reasoning_only,
     };
     Ok(summary::accept(answer, replaced)?)
+}
+
+/// Whether a provider's word for its model can be one: it may write anything there.
+fn is_name(model: &str) -> bool {
+    model.len() <= 128 && model.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Replaces the secrets in everything that goes to a summarizer.

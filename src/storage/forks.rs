@@ -42,7 +42,7 @@ impl Write for Fork {
             self.copy_session(conn, &parent).await?;
             self.copy_rows(conn).await?;
             if last_seq < parent.last_seq {
-                settle(conn, key, last_seq, self.now).await?;
+                settle(conn, key, last_seq, None, self.now).await?;
             }
             let limit = coverable(conn, key).await?.min(last_seq);
             if parent.compact_seq > limit {

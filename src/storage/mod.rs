@@ -175,6 +175,11 @@ pub trait Write: Send + Sync + 'static {
     /// What the request is answered with.
     type Output: Send + 'static;
 
+    /// Whether it takes content away for good, which must then not linger in SQLite's log either.
+    fn erases(&self) -> bool {
+        false
+    }
+
     /// Runs in a transaction that is committed if this gives `Ok`.
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>>;
 }

@@ -28,6 +28,10 @@ pub struct Rewind {
 impl Write for Rewind {
     type Output = Result<SessionRow, WriteRefusal>;
 
+    fn erases(&self) -> bool {
+        true
+    }
+
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
             let before = match lock_open(conn, self.key).await? {
@@ -48,7 +52,7 @@ impl Write for Rewind {
             }
             // A summary tells of all that it covers, so also of what is forgotten here.
             forget_summaries(conn, self.key, self.to_seq.saturating_add(1)).await?;
-            settle(conn, self.key, before.last_seq, self.now).await?;
+            settle(conn, self.key, before.last_seq, None, self.now).await?;
             let limit = coverable(conn, self.key).await?.min(self.to_seq);
             if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
@@ -145,6 +149,10 @@ struct Edited {
 impl Write for EditMessage {
     type Output = Result<(MessageRow, i64), EditRefusal>;
 
+    fn erases(&self) -> bool {
+        true
+    }
+
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
             let session = match lock_open(conn, self.key).await? {
@@ -175,11 +183,12 @@ impl Write for EditMessage {
             }
             // Erased already: there is nothing left to take away.
             if !(self.message.is_none() && old.erased) {
-                self.replace(conn, &old, &new).await?;
+                self.replace(conn, &old, &stored, &new).await?;
                 if old.position.is_some() {
                     forget_summaries(conn, self.key, old.seq).await?;
                 }
-                settle(conn, self.key, session.last_seq, self.now).await?;
+                let kept = session.tail()?;
+                settle(conn, self.key, session.last_seq, Some(&kept), self.now).await?;
                 if old.position.is_some() && session.compact_seq >= old.seq {
                     activate_newest(conn, self.key).await?;
                 }
@@ -200,7 +209,13 @@ impl Write for EditMessage {
 }
 
 impl EditMessage {
-    async fn replace(&self, conn: &mut Conn<'_>, old: &Edited, new: &Message) -> Result<()> {
+    async fn replace(
+        &self,
+        conn: &mut Conn<'_>,
+        old: &Edited,
+        stored: &Message,
+        new: &Message,
+    ) -> Result<()> {
         let length = signed(new.size.units);
         let tokens = signed(new.tokens);
         let calls = super::messages::calls_text(new)?;
@@ -240,20 +255,42 @@ impl EditMessage {
             .await
             .map(drop))?;
         }
-        // The results of its calls carry the tools' names.
-        for (index, call) in (0_i64..).zip(&new.calls) {
+        self.rename_results(conn, old.seq, stored, new).await
+    }
+
+    /// The results of a call carry its tool's name: those of calls that were renamed get the new one.
+    async fn rename_results(
+        &self,
+        conn: &mut Conn<'_>,
+        seq: i64,
+        stored: &Message,
+        new: &Message,
+    ) -> Result<()> {
+        if stored.calls == new.calls {
+            return Ok(());
+        }
+        let results: Vec<(i64, i64)> = on_both!(conn, c => sqlx::query_as(
+            "SELECT seq, call_index FROM messages WHERE tenant_id = $1 AND session_id = $2 \
+             AND seq > $3 AND call_index IS NOT NULL AND seq < (SELECT coalesce(min(seq), $4) \
+             FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND starts_group)"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(seq)
+        .bind(i64::MAX)
+        .fetch_all(c)
+        .await)?;
+        for (seq, index) in results {
+            let index = usize::try_from(index).unwrap_or(usize::MAX);
+            let name = new.calls.get(index).and_then(|call| call.name.as_deref());
             on_both!(conn, c => sqlx::query(
-                "UPDATE messages SET tool_name = $5 WHERE tenant_id = $1 AND session_id = $2 \
-                 AND seq > $3 AND call_index = $4 AND seq < (SELECT coalesce(min(behind.seq), $6) \
-                 FROM messages AS behind WHERE behind.tenant_id = $1 AND behind.session_id = $2 \
-                 AND behind.seq > $3 AND behind.starts_group)"
+                "UPDATE messages SET tool_name = $4 \
+                 WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
             )
             .bind(self.key.tenant.0)
             .bind(self.key.session)
-            .bind(old.seq)
-            .bind(index)
-            .bind(spell(call.name.as_deref()))
-            .bind(i64::MAX)
+            .bind(seq)
+            .bind(spell(name))
             .execute(c)
             .await
             .map(drop))?;
@@ -279,7 +316,7 @@ impl Write for Heal {
             let Some(before) = lock(conn, self.key).await? else {
                 return Ok(None);
             };
-            settle(conn, self.key, before.last_seq, self.now).await?;
+            settle(conn, self.key, before.last_seq, None, self.now).await?;
             activate_newest(conn, self.key).await?;
             Ok(Some(finish(conn, self.key).await?))
         })
@@ -329,11 +366,13 @@ struct EndRow {
     calls: Option<String>,
 }
 
-/// Counts a history anew from its last rows, and says that it was rewritten.
+/// Counts a history anew from its last rows, and says that it was rewritten. What `kept` remembers of
+/// interrupted calls stays known, if the order of messages is what it was.
 pub(super) async fn settle(
     conn: &mut Conn<'_>,
     key: SessionKey,
     last_seq: i64,
+    kept: Option<&Tail>,
     now: Timestamp,
 ) -> Result<()> {
     let last: Option<Last> = on_both!(conn, c => sqlx::query_as(
@@ -367,6 +406,13 @@ pub(super) async fn settle(
         counters.tokens = last.tokens_before + last.tokens;
         counters.bytes = last.bytes_before + signed(last.body.len() as u64);
         tail = rebuild_tail(&load_end(conn, key).await?, &last.body);
+    }
+    if let Some(kept) = kept {
+        tail.interrupted.clone_from(&kept.interrupted);
+        if kept.interrupted_by.is_some() {
+            tail.calls.clone_from(&kept.calls);
+            tail.interrupted_by.clone_from(&kept.interrupted_by);
+        }
     }
     store_counters(conn, key, &counters, &tail, now).await?;
     touch(conn, key, now).await
@@ -488,6 +534,19 @@ async fn is_true(
     .fetch_optional(c)
     .await)?;
     if position.flatten() != Some(version.to_position - 1) {
+        return Ok(false);
+    }
+    // Results that came after a rewind may have made its end the middle of a group.
+    let next: Option<bool> = on_both!(conn, c => sqlx::query_scalar(
+        "SELECT starts_group FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 \
+         AND position IS NOT NULL ORDER BY seq LIMIT 1"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(version.to_seq)
+    .fetch_optional(c)
+    .await)?;
+    if next == Some(false) {
         return Ok(false);
     }
     // The ends of the batches that it was built from, oldest first.

@@ -444,6 +444,10 @@ pub struct ResetSession {
 impl Write for ResetSession {
     type Output = Result<SessionRow, WriteRefusal>;
 
+    fn erases(&self) -> bool {
+        true
+    }
+
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
             if let Err(refusal) = lock_open(conn, self.key).await? {
@@ -488,6 +492,10 @@ pub struct DeleteSession {
 
 impl Write for DeleteSession {
     type Output = bool;
+
+    fn erases(&self) -> bool {
+        true
+    }
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<bool>> {
         Box::pin(async move {

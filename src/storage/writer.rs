@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgPool, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,6 +22,10 @@ use super::{Conn, Result, StorageError, Write};
 const QUEUE: usize = 4_096;
 /// Writes that share a commit at most.
 const GROUP: usize = 128;
+/// How long nothing is written before the log is emptied of what was erased.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long emptying the log waits for readers, in milliseconds.
+const SHORT_WAIT: i64 = 50;
 /// Tries of one transaction that meets concurrent ones.
 const TRIES: u32 = 6;
 
@@ -29,6 +33,7 @@ const TRIES: u32 = 6;
 trait Job: Send {
     /// When its caller was promised an answer.
     fn deadline(&self) -> Instant;
+    fn erases(&self) -> bool;
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>>;
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
@@ -43,6 +48,10 @@ struct Waiting<W: Write> {
 impl<W: Write> Job for Waiting<W> {
     fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    fn erases(&self) -> bool {
+        self.write.erases()
     }
 
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>> {
@@ -123,10 +132,15 @@ async fn work(
 ) {
     let mut conn = None;
     let mut group = Vec::with_capacity(GROUP);
+    let mut erased = false;
     loop {
         let taken = tokio::select! {
             biased;
             taken = jobs.recv_many(&mut group, GROUP) => taken,
+            () = tokio::time::sleep(QUIET), if erased => {
+                erased = !empty_log(conn.as_mut()).await;
+                continue;
+            }
             // Nothing waits: then what comes later is refused, and this ends.
             () = stop.cancelled(), if !jobs.is_closed() => {
                 jobs.close();
@@ -136,6 +150,7 @@ async fn work(
         if taken == 0 {
             break;
         }
+        erased |= group.iter().any(|job| job.erases());
         commit_group(&options, &mut conn, &mut group).await;
     }
     // The last connection to close folds the log into the file, so that one file is the whole database.
@@ -144,6 +159,26 @@ async fn work(
     {
         tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
     }
+}
+
+/// Moves the log into the file and empties it, so that what was erased is nowhere any more. Says whether
+/// it did: a reader may be in the way, and writers are not kept waiting for it.
+async fn empty_log(conn: Option<&mut SqliteConnection>) -> bool {
+    let Some(conn) = conn else { return true };
+    let before = sqlx::query_scalar::<_, i64>("PRAGMA busy_timeout")
+        .fetch_one(&mut *conn)
+        .await;
+    let Ok(before) = before else { return false };
+    let patience =
+        |milliseconds: i64| AssertSqlSafe(format!("PRAGMA busy_timeout = {milliseconds}"));
+    let brief = sqlx::raw_sql(patience(SHORT_WAIT))
+        .execute(&mut *conn)
+        .await;
+    let busy = sqlx::query_scalar::<_, i64>("PRAGMA wal_checkpoint(TRUNCATE)")
+        .fetch_one(&mut *conn)
+        .await;
+    let restored = sqlx::raw_sql(patience(before)).execute(&mut *conn).await;
+    brief.is_ok() && restored.is_ok() && busy.is_ok_and(|busy| busy == 0)
 }
 
 /// Commits what waits and answers it. A connection that failed in a way that may have left it half-way

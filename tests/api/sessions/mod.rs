@@ -15,6 +15,7 @@ mod messages_list;
 mod precis_member;
 mod races;
 mod refusals;
+mod reopened_calls;
 mod replace;
 mod restore;
 mod rewind;

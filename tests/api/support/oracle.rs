@@ -187,6 +187,11 @@ impl History {
             .unwrap_or_default()
     }
 
+    /// Whether a summary may end before this position: never inside a group, also one that grew later.
+    pub fn may_end(&self, position: usize) -> bool {
+        position == self.messages.len() || self.is_group_start(position)
+    }
+
     /// How many positions a summary may stand for: a call that waits for its result stays visible.
     pub fn coverable(&self) -> usize {
         match self.newest_group() {

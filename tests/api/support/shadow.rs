@@ -188,10 +188,15 @@ impl Shadow {
         }
         let limit = self.history().coverable();
         if self.size() > end.min(limit) {
-            let usable = |v: &&Version| v.summary.is_some() && v.to <= limit;
+            let usable = |v: &&Version| v.summary.is_some() && self.may_stand_for(v.to);
             let left = self.versions.iter().filter(usable);
             self.active = left.map(|v| v.number).max().unwrap_or(0);
         }
+    }
+
+    fn may_stand_for(&self, end: usize) -> bool {
+        let history = self.history();
+        end <= history.coverable() && history.may_end(end)
     }
 
     pub async fn restore(&mut self, http: &Http, version: u64) {
@@ -199,7 +204,7 @@ impl Shadow {
         let reply = http.restore(&self.id, version).await;
         match known {
             None if version > 0 => drop(reply.problem(404, "COMPACTION_NOT_FOUND")),
-            Some(known) if known.summary.is_none() || known.to > self.history().coverable() => {
+            Some(known) if known.summary.is_none() || !self.may_stand_for(known.to) => {
                 reply.problem(409, "COMPACTION_CONFLICT");
                 assert_eq!(reply.header("retry-after"), None, "no time heals it");
             }
