@@ -22,7 +22,7 @@ const LONG: usize = 100_000;
 const TAIL: usize = 50;
 const ROUNDS: usize = 7;
 const SLICE: Duration = Duration::from_millis(1_500);
-/// Stands once in each message, so that an answer's messages can be counted.
+/// Stands once in each message, beside its content (so in no summary), so that an answer's messages can be counted.
 const MARK: &[u8] = b"~M~";
 
 fn main() -> Outcome<()> {
@@ -36,11 +36,11 @@ fn main() -> Outcome<()> {
     let mut client = Client::new(&server.address);
 
     let long = create(&mut client, LONG)?;
-    client.call(
-        "POST",
-        &format!("/sessions/{long}/compact"),
-        r#"{"compactCount":99,"keepRecentTurns":25}"#,
-    )?;
+    // A hundredth of it stays behind the first run; the second goes as far as the protected turns.
+    for _ in 0..2 {
+        let body = r#"{"compactCount":99,"keepRecentTurns":25}"#;
+        client.call("POST", &format!("/sessions/{long}/compact"), body)?;
+    }
     let short = create(&mut client, TAIL)?;
     let hundred = create(&mut client, 100)?;
 
@@ -104,7 +104,7 @@ fn create(client: &mut Client, count: usize) -> Outcome<String> {
         } else {
             "assistant"
         };
-        format!(r#"{{"role":"{role}","content":"~M~ {number} {filler}"}}"#)
+        format!(r#"{{"role":"{role}","content":"{number} {filler}","x_mark":"~M~"}}"#)
     };
     let numbers: Vec<usize> = (0..count).collect();
     for batch in numbers.chunks(1_000) {
