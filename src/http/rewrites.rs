@@ -1,6 +1,6 @@
 //! Rewriting a history: rewind, fork, restore, edit, erase.
 
-use actix_web::http::{StatusCode, header};
+use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, delete, post, put};
 
@@ -9,7 +9,7 @@ use super::messages::{MessageBody, render};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{json, text};
 use super::schema::Schema;
-use super::sessions::SessionBody;
+use super::sessions::{SessionBody, created};
 use crate::service::{Caller, ForkRequest, RewindRequest, Service};
 
 /// Rewind a session
@@ -79,12 +79,7 @@ pub async fn fork_session(
     let id = name(&request, "id")?;
     let fork: ForkRequest<'_> = body.read_optional(Schema::Fork)?;
     let session = service.fork(caller, id, fork).await?;
-    let location = format!("/sessions/{}", session.id);
-    let mut response = json(StatusCode::CREATED, &SessionBody::of(session)?)?;
-    if let Ok(location) = header::HeaderValue::from_str(&location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    created(session)
 }
 
 /// Restore a version

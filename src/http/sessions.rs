@@ -111,6 +111,19 @@ impl SessionBody {
     }
 }
 
+/// The answer to whatever made a session: the session, and its address.
+///
+/// # Errors
+/// A stored part is not readable.
+pub fn created(session: Session) -> Result<HttpResponse, Problem> {
+    let location = format!("/sessions/{}", session.id);
+    let mut response = json(StatusCode::CREATED, &SessionBody::of(session)?)?;
+    if let Ok(location) = header::HeaderValue::from_str(&location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
 /// Create a session
 ///
 /// An empty object makes a session with the server's defaults. What an agent says is copied now, so later changes of
@@ -145,12 +158,7 @@ pub async fn create_session(
 ) -> Result<HttpResponse, Problem> {
     let request: CreateRequest<'_> = body.read_optional(Schema::CreateSession)?;
     let session = service.create_session(caller, request).await?;
-    let location = format!("/sessions/{}", session.id);
-    let mut response = json(StatusCode::CREATED, &SessionBody::of(session)?)?;
-    if let Ok(location) = header::HeaderValue::from_str(&location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
+    created(session)
 }
 
 /// List sessions
