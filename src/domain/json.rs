@@ -84,7 +84,7 @@ pub fn check_text(bytes: &[u8]) -> Result<&str, JsonFault> {
                         if !paired {
                             return Err(JsonFault::LoneSurrogate { offset });
                         }
-                        // Step over the second half: `uXXXX\uYYYY` minus the `u` already taken.
+                        // Ten bytes more: four digits, then the second half with its backslash and `u`.
                         rest.nth(9);
                     }
                 }
