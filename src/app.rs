@@ -19,7 +19,9 @@ use crate::domain::prompt;
 use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
-use crate::service::{Bounds, Defaults, ModelAt, Parts, Service, Summarizer};
+use crate::service::{
+    Bounds, Caller, Defaults, Explanation, ModelAt, Parts, Service, ServiceError, Summarizer,
+};
 use crate::storage::{Database, MigrateError, Options, StorageError, Url};
 
 /// Why the service did not start, or stopped.
@@ -82,6 +84,9 @@ pub enum StartError {
     /// The server stopped with an error.
     #[error("the HTTP server stopped")]
     Serve(#[source] io::Error),
+    /// A dispatch cannot be explained.
+    #[error(transparent)]
+    Explain(ServiceError),
     /// A mistake of ours.
     #[error("the program is broken: {0}")]
     Broken(&'static str),
@@ -144,6 +149,67 @@ pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
         })
 }
 
+/// The service with its database open, not bound to an address.
+struct Opened {
+    service: Service,
+    database: Database,
+    url: Url,
+    writes_with: String,
+}
+
+/// Opens the database and sets up the models.
+async fn open(settings: &Settings) -> Result<Opened, StartError> {
+    let url = parse_url(settings)?;
+    let database = Database::open(&url, &database_options(settings))
+        .await
+        .map_err(|source| StartError::Open {
+            database: url.describe(),
+            source,
+        })?;
+    let summarizer = summarizer(settings)?;
+    let writes_with = describe_summarizer(&summarizer);
+    let service = Service::new(Parts {
+        database: database.clone(),
+        summarizer,
+        defaults: defaults(settings)?,
+        counter: counter(settings),
+        bounds: Bounds {
+            messages_per_append: settings.limits.messages_per_append,
+            message_bytes: settings.limits.message_bytes,
+            metadata_bytes: settings.limits.metadata_bytes,
+            lease: settings.compaction.lease(),
+            compaction_deadline: settings.compaction.deadline(),
+        },
+        clock: OffsetDateTime::now_utc,
+        new_id: Uuid::now_v7,
+        runtime: Handle::current(),
+    });
+    Ok(Opened {
+        service,
+        database,
+        url,
+        writes_with,
+    })
+}
+
+/// Why a dispatch of a session looked as it did: of that number, else the newest. `None` if there is none.
+/// Only reads, so it may be asked beside a running server.
+///
+/// # Errors
+/// The database cannot be opened, or gave no answer.
+pub async fn explain(
+    settings: &Settings,
+    session: &str,
+    n: Option<i64>,
+) -> Result<Explanation, StartError> {
+    let Opened {
+        service, database, ..
+    } = open(settings).await?;
+    let explained = service.explain(Caller::DEFAULT, session, n).await;
+    database.close().await;
+    explained.map_err(StartError::Explain)
+}
+
 impl Application {
     /// Opens the database (bringing it up to date), sets up the models, and binds the address.
     ///
@@ -153,34 +219,15 @@ impl Application {
         if !http::schemas_are_sound() {
             return Err(StartError::Broken("a JSON Schema does not compile"));
         }
-        let url = parse_url(&settings)?;
         migrate(&settings).await?;
-        let database = Database::open(&url, &database_options(&settings))
-            .await
-            .map_err(|source| StartError::Open {
-                database: url.describe(),
-                source,
-            })?;
-        let summarizer = summarizer(&settings)?;
+        let Opened {
+            service,
+            database,
+            url,
+            writes_with,
+        } = open(&settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
-        let writes_with = describe_summarizer(&summarizer);
-        let service = Service::new(Parts {
-            database: database.clone(),
-            summarizer,
-            defaults: defaults(&settings)?,
-            counter,
-            bounds: Bounds {
-                messages_per_append: settings.limits.messages_per_append,
-                message_bytes: settings.limits.message_bytes,
-                metadata_bytes: settings.limits.metadata_bytes,
-                lease: settings.compaction.lease(),
-                compaction_deadline: settings.compaction.deadline(),
-            },
-            clock: OffsetDateTime::now_utc,
-            new_id: Uuid::now_v7,
-            runtime: Handle::current(),
-        });
         let (server, address) = bind(&settings, service.clone())?;
         if !address.ip().is_loopback() {
             tracing::warn!(

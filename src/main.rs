@@ -33,12 +33,22 @@ struct Arguments {
     command: Option<Command>,
 }
 
-#[derive(Subcommand, Clone, Copy)]
+#[derive(Subcommand, Clone)]
 enum Command {
     /// Serve the API; this is what happens without a command
     Serve,
     /// Bring the database up to date and stop
     Migrate,
+    /// Say why a dispatch of a session looked as it did
+    Explain {
+        /// The session's id
+        session: String,
+        /// The dispatch's number; the newest unless given
+        n: Option<i64>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Print every option with its meaning and default, as a TOML file to start from
@@ -94,6 +104,15 @@ fn run(command: Command) -> Result<(), Failure> {
                 "nothing to do".to_owned()
             } else {
                 applied.join("\n")
+            })
+        }
+        Command::Explain { session, n, json } => {
+            let (settings, runtime) = prepare()?;
+            let explained = runtime.block_on(Box::pin(app::explain(&settings, &session, n)))?;
+            print(&if json {
+                explained.to_json()
+            } else {
+                explained.to_string()
             })
         }
         Command::Openapi => print(http::openapi_json().trim_end()),

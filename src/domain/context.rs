@@ -38,6 +38,8 @@ pub struct Opening<'a> {
     pub summary: Option<&'a str>,
     /// Stored user messages that opened the newest turn and lie behind the pointer, joined by commas.
     pub carried: Option<&'a str>,
+    /// How many those are.
+    pub carried_count: usize,
     /// The first message of the tail is an assistant's.
     pub tail_begins_with_assistant: bool,
 }
@@ -47,13 +49,10 @@ impl Opening<'_> {
     #[must_use]
     pub fn render(&self) -> String {
         let summary = self.summary.map(summary_message);
-        // Behind the summary message an assistant message needs no acknowledgement before it.
-        let acknowledged =
-            summary.is_some() && (self.carried.is_some() || !self.tail_begins_with_assistant);
         [
             self.instructions,
             summary.as_deref(),
-            acknowledged.then_some(ACKNOWLEDGEMENT),
+            self.is_acknowledged().then_some(ACKNOWLEDGEMENT),
             self.carried,
         ]
         .into_iter()
@@ -61,6 +60,20 @@ impl Opening<'_> {
         .filter(|piece| !piece.is_empty())
         .collect::<Vec<_>>()
         .join(",")
+    }
+
+    /// Behind the summary message an assistant message needs no acknowledgement before it.
+    fn is_acknowledged(&self) -> bool {
+        self.summary.is_some() && (self.carried.is_some() || !self.tail_begins_with_assistant)
+    }
+
+    /// How many messages are rendered.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.instruction_count
+            + usize::from(self.summary.is_some())
+            + usize::from(self.is_acknowledged())
+            + self.carried_count
     }
 
     /// Index of the summary message among the rendered messages.
@@ -79,16 +92,34 @@ pub struct TailMessage<'a> {
     pub fill: Option<&'a str>,
 }
 
+/// Joins messages, each behind its fill.
+#[must_use]
+pub fn join<'a>(messages: impl Iterator<Item = TailMessage<'a>>) -> String {
+    let mut joined = String::new();
+    for message in messages {
+        for piece in message.fill.into_iter().chain([message.body]) {
+            if !joined.is_empty() {
+                joined.push(',');
+            }
+            joined.push_str(piece);
+        }
+    }
+    joined
+}
+
 /// Joins the messages of a tail. The storage does the same in SQL; tests hold the two together.
 ///
 /// The fill of the first message belongs to a group that lies behind the pointer, so it is not shown
 /// unless the tail is the whole history.
 #[must_use]
 pub fn join_tail(messages: &[TailMessage<'_>]) -> String {
-    let mut pieces = Vec::with_capacity(messages.len());
-    for (index, message) in messages.iter().enumerate() {
-        pieces.extend(message.fill.filter(|_| index > 0));
-        pieces.push(message.body);
-    }
-    pieces.join(",")
+    join(
+        messages
+            .iter()
+            .enumerate()
+            .map(|(index, message)| TailMessage {
+                fill: message.fill.filter(|_| index > 0),
+                ..*message
+            }),
+    )
 }

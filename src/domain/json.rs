@@ -7,6 +7,7 @@
 //! What a member means belongs to `message`.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde_json::value::RawValue;
 
@@ -218,6 +219,58 @@ pub fn without_member(text: &str, members: &[Member<'_>], index: usize) -> Strin
     }
 }
 
+/// Where the elements of the array that `text` is stand, in byte offsets; none if it is no array.
+#[must_use]
+pub fn element_spans(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = skip_space(text, 0);
+    if text.as_bytes().get(at) != Some(&b'[') {
+        return found;
+    }
+    at += 1;
+    loop {
+        let start = skip_space(text, at);
+        let end = skip_value(text, start);
+        if end <= start || text.as_bytes().get(start) == Some(&b']') {
+            return found;
+        }
+        found.push(start..end);
+        at = skip_space(text, end);
+        if text.as_bytes().get(at) != Some(&b',') {
+            return found;
+        }
+        at += 1;
+    }
+}
+
+/// An object or an array without some of its items (members or elements, given by their spans in order).
+///
+/// Each item goes with the separator before it, the first of those that stay takes none along; every other byte stays.
+#[must_use]
+pub fn without_items(
+    text: &str,
+    items: &[Range<usize>],
+    is_dropped: impl Fn(usize) -> bool,
+) -> String {
+    let (Some(first), Some(last)) = (items.first(), items.last()) else {
+        return text.to_owned();
+    };
+    let mut left = String::with_capacity(text.len());
+    left.push_str(text.get(..first.start).unwrap_or_default());
+    let mut is_first = true;
+    let mut before = first.start;
+    for (index, item) in items.iter().enumerate() {
+        if !is_dropped(index) {
+            let from = if is_first { item.start } else { before };
+            left.push_str(text.get(from..item.end).unwrap_or_default());
+            is_first = false;
+        }
+        before = item.end;
+    }
+    left.push_str(text.get(last.end..).unwrap_or_default());
+    left
+}
+
 fn skip_space(text: &str, from: usize) -> usize {
     let blank = text
         .as_bytes()
@@ -297,6 +350,20 @@ mod tests {
         assert_eq!(cut(r#"{"a":1, "p":{}}"#), r#"{"a":1 }"#);
         assert_eq!(cut(r#"{"a":1,"p":"," ,"b":2}"#), r#"{"a":1, "b":2}"#);
         assert_eq!(cut(r#"{ "p":1 }"#), r"{  }");
+    }
+
+    #[test]
+    fn finds_elements_and_cuts_items() {
+        let text = r#" [ 1 , {"a":[2,"]"]},"x,y" ,[] ]"#;
+        let spans = element_spans(text);
+        let texts: Vec<_> = spans.iter().map(|span| &text[span.clone()]).collect();
+        assert_eq!(texts, elements(text));
+        assert!(element_spans("[ ]").is_empty() && element_spans("{}").is_empty());
+        let cut = |dropped: &[usize]| without_items(text, &spans, |index| dropped.contains(&index));
+        assert_eq!(cut(&[]), text);
+        assert_eq!(cut(&[0]), r#" [ {"a":[2,"]"]},"x,y" ,[] ]"#);
+        assert_eq!(cut(&[1, 3]), r#" [ 1 ,"x,y" ]"#);
+        assert_eq!(cut(&[0, 1, 2, 3]), " [  ]");
     }
 
     #[test]

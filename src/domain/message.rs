@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::json::{self, JsonFault, Member};
+use super::reasoning;
 use super::size::Size;
 
 /// Who speaks.
@@ -95,7 +96,8 @@ pub struct Message {
     pub role: Role,
     /// Text of content and calls: length in UTF-16 code units, and its token estimate.
     pub size: Size,
-    /// Tokens, by whatever counts them; the estimate unless something better is at hand.
+    /// Tokens of what a model is sent, so with the reasoning, which `size` leaves out; by whatever
+    /// counts them, the estimate unless something better is at hand.
     pub tokens: u64,
     /// The calls of an assistant message; empty for any other.
     pub calls: Vec<Call>,
@@ -300,7 +302,8 @@ impl Message {
             (Role::Assistant, Some(calls)) => read_calls(calls)?,
             _ => Vec::new(),
         };
-        let content_size = content.map_or(Ok(Size::default()), content_size)?;
+        let parts = content.map_or(Ok(Vec::new()), checked_parts)?;
+        let content_size = content_size(&parts);
         let calls_size = raw_calls
             .filter(|calls| !json::elements(calls).is_empty())
             .map(Size::of_json)
@@ -318,11 +321,14 @@ impl Message {
             Some(index) => json::without_member(text, &view.members, index),
             None => text.to_owned(),
         };
-        let size = content_size + calls_size;
+        let sent_size = match role {
+            Role::Assistant => sent_size(&parts, &view.members),
+            _ => content_size,
+        };
         Ok(Self {
             role,
-            size,
-            tokens: size.tokens(),
+            size: content_size + calls_size,
+            tokens: (sent_size + calls_size).tokens(),
             says_something: role == Role::Assistant
                 && calls.is_empty()
                 && content_size != Size::default(),
@@ -476,20 +482,34 @@ pub fn content_parts(content: &str) -> Vec<Part<'_>> {
     json::elements(content).into_iter().map(part).collect()
 }
 
-fn content_size(content: &str) -> Result<Size, MessageFault> {
+fn checked_parts(content: &str) -> Result<Vec<Part<'_>>, MessageFault> {
     if !content.starts_with(['"', '[']) {
         return Err(shape(
             "/content",
             "`content` is a string, an array of parts, null or absent",
         ));
     }
-    Ok(content_parts(content)
-        .iter()
-        .map(|part| match part {
-            Part::Text(text) => Size::of(text),
-            Part::Other(_) => Size::other_part(),
-        })
-        .sum())
+    Ok(content_parts(content))
+}
+
+fn content_size(parts: &[Part<'_>]) -> Size {
+    let size = |part: &Part<'_>| match part {
+        Part::Text(text) => Size::of(text),
+        Part::Other(_) => Size::other_part(),
+    };
+    parts.iter().map(size).sum()
+}
+
+/// As `content_size`, but with the reasoning as what it is.
+fn sent_size(parts: &[Part<'_>], members: &[Member<'_>]) -> Size {
+    let size = |part: &Part<'_>| match part {
+        Part::Text(text) => Size::of(text),
+        Part::Other(part) => {
+            reasoning::part_text(part).map_or_else(Size::other_part, |text| Size::of(&text))
+        }
+    };
+    let beside = reasoning::member_texts(members);
+    parts.iter().map(size).sum::<Size>() + beside.iter().map(|text| Size::of(text)).sum()
 }
 
 /// The content and the calls of a stored body, for a transcript.
@@ -569,6 +589,21 @@ mod tests {
         let large = Message::read(&text(&"A".repeat(100_000))).unwrap();
         assert_eq!(small.size.units, 4_004);
         assert_eq!(small.size, large.size);
+    }
+
+    #[test]
+    fn reasoning_counts_for_the_tokens_and_not_for_the_length() {
+        let read = |text: &str| Message::read(text).unwrap();
+        let plain = read(r#"{"role":"assistant","content":"1234"}"#);
+        let member =
+            read(r#"{"role":"assistant","reasoning_content":"12345678","content":"1234"}"#);
+        assert_eq!((member.size, member.tokens), (plain.size, plain.tokens + 2));
+        let part = read(
+            r#"{"role":"assistant","content":[{"type":"thinking","thinking":"12345678","signature":"c2ln"},{"type":"text","text":"1234"}]}"#,
+        );
+        assert_eq!((part.size.units, part.tokens), (4_004, 3));
+        let user = read(r#"{"role":"user","reasoning_content":"12345678","content":"1234"}"#);
+        assert_eq!(user.tokens, 1);
     }
 
     #[test]

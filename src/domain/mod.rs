@@ -3,6 +3,7 @@
 //! Nothing here knows a runtime, a database, HTTP, a clock or chance: the same input gives the same
 //! output, which is what makes these rules testable and a prompt cache warm.
 
+pub mod anthropic;
 pub mod budget;
 pub mod context;
 pub mod extractive;
@@ -12,7 +13,10 @@ pub mod message;
 pub mod pairing;
 pub mod plan;
 pub mod policy;
+pub mod prefix;
 pub mod prompt;
+pub mod pruning;
+pub mod reasoning;
 pub mod redact;
 pub mod size;
 pub mod summary;

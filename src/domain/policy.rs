@@ -24,7 +24,7 @@ pub struct CompactionPolicy {
 
 /// How stale tool output is shortened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of its own in the contract"
@@ -54,6 +54,8 @@ pub struct PruningPolicy {
     pub elide_superseded_reads: bool,
     /// The rule of stale reasoning.
     pub drop_stale_reasoning: bool,
+    /// Tokens between the milestones of a prefix that a provider may keep.
+    pub milestone_tokens: i64,
 }
 
 impl Default for PruningPolicy {
@@ -71,6 +73,7 @@ impl Default for PruningPolicy {
             collapse_duplicate_results: true,
             elide_superseded_reads: true,
             drop_stale_reasoning: true,
+            milestone_tokens: 20_000,
         }
     }
 }
@@ -87,7 +90,7 @@ pub enum When {
 
 /// When compactions are made without being asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct AutoCompactPolicy {
     /// Whether they are at all.
     pub enabled: bool,

@@ -5,8 +5,8 @@
 
 use bpe_openai::Tokenizer;
 
-use super::message::{Message, Part, read_material};
-use super::size;
+use super::message::{Message, Part, Role, read_material};
+use super::{json, reasoning, size};
 
 /// What counts tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,22 +43,34 @@ impl Counter {
         self.tokenizer();
     }
 
-    /// Counts a message: its content's text and its calls, a fixed allowance for a part that is not text.
+    /// Counts a message: its content's text, its calls and its reasoning, a fixed allowance for a part
+    /// that shows no text.
     pub fn count(self, message: &mut Message) {
         let Some(tokenizer) = self.tokenizer() else {
             return;
         };
         let count = |text: &str| tokenizer.count(text) as u64;
         let material = read_material(&message.body);
-        let content = material.parts.iter().map(|part| match part {
+        let thinks = message.role == Role::Assistant;
+        let part = |part: &Part<'_>| match part {
             Part::Text(text) => count(text),
-            Part::Other(_) => size::Size::other_part().tokens(),
-        });
-        let calls = material
+            Part::Other(part) => reasoning::part_text(part)
+                .filter(|_| thinks)
+                .map_or_else(|| size::Size::other_part().tokens(), |text| count(&text)),
+        };
+        let content: u64 = material.parts.iter().map(part).sum();
+        let calls: u64 = material
             .calls
             .iter()
-            .map(|(name, arguments)| count(name) + count(arguments));
-        message.tokens = content.sum::<u64>() + calls.sum::<u64>();
+            .map(|(name, arguments)| count(name) + count(arguments))
+            .sum();
+        let beside: u64 = if thinks {
+            let texts = reasoning::member_texts(&json::members(&message.body));
+            texts.iter().map(|text| count(text)).sum()
+        } else {
+            0
+        };
+        message.tokens = content + calls + beside;
     }
 }
 
@@ -92,6 +104,22 @@ mod tests {
                 "{estimate} against {exact}: {text:.40}"
             );
         }
+    }
+
+    #[test]
+    fn reasoning_is_counted() {
+        let exact = |body: &str| {
+            let mut message = Message::read(body).unwrap();
+            Counter::O200kBase.count(&mut message);
+            message.tokens
+        };
+        let plain = exact(r#"{"role":"assistant","content":"Done."}"#);
+        let member = exact(r#"{"role":"assistant","content":"Done.","reasoning":"Let me see."}"#);
+        let part = exact(
+            r#"{"role":"assistant","content":[{"type":"thinking","thinking":"Let me see.","signature":"c2ln"},{"type":"text","text":"Done."}]}"#,
+        );
+        assert!((plain + 3..plain + 8).contains(&member), "{plain} {member}");
+        assert_eq!(member, part);
     }
 
     #[test]

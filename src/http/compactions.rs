@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query, name, version};
+use super::extract::{Body, Query, name, number};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw};
 use super::schema::Schema;
@@ -286,7 +286,7 @@ pub async fn get_compaction(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let version = version(&request)?;
+    let version = number(&request, "version")?;
     let row = service.load_compaction(caller, id, version).await?;
     json(StatusCode::OK, &CompactionBody::of(row)?)
 }

@@ -2,7 +2,7 @@
 
 use actix_web::http::{StatusCode, header};
 use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse, get};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, get};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 
 use super::extract::{Query, name};
 use super::problem::{Problem, ProblemDocument};
-use super::respond::with_last_member;
-use crate::service::{Caller, ContextMeta, Format, LoadedContext, Service, TailReader};
+use super::respond::to_text;
+use crate::service::{Caller, ContextMeta, Format, LoadedContext, Rendered, Service, TailReader};
 
 const TAG: &str = "Context";
 
@@ -22,6 +22,14 @@ pub struct ContextCompaction {
     version: i64,
     /// How many positions it stands for.
     size: i64,
+}
+
+impl ContextCompaction {
+    /// A version and its size.
+    #[must_use]
+    pub fn of((version, size): (i64, i64)) -> Self {
+        Self { version, size }
+    }
 }
 
 /// How large the messages are.
@@ -51,6 +59,11 @@ pub struct ContextHead {
     /// Ids of the tool calls that still wait for a result.
     open_calls: Vec<String>,
     tokens: ContextTokens,
+    /// System blocks; only with `format=anthropic`, where `messages` has none.
+    #[serde(skip)]
+    #[schema(value_type = Option<Vec<Object>>)]
+    #[expect(dead_code, reason = "written as text behind the head")]
+    system: (),
     /// What to send to the model, stored messages byte for byte.
     #[serde(skip)]
     #[schema(value_type = Vec<Object>)]
@@ -64,15 +77,14 @@ impl ContextHead {
             session_id: session_id.to_owned(),
             format: meta.format.as_str(),
             last_seq: meta.last_seq,
-            compaction: meta
-                .compaction
-                .map(|(version, size)| ContextCompaction { version, size }),
+            compaction: meta.compaction.map(ContextCompaction::of),
             summary_at: meta.summary_at,
             open_calls: meta.open_calls.clone(),
             tokens: ContextTokens {
                 estimate: meta.tokens,
                 by: meta.tokens_by,
             },
+            system: (),
             messages: (),
         }
     }
@@ -81,14 +93,15 @@ impl ContextHead {
 /// Read the context
 ///
 /// Instructions first, then the summary of what was compacted, then every message that is still verbatim, byte for
-/// byte as it came: `messages` can be posted to a model as it is. Reading changes nothing. `ETag` is strong: with
+/// byte as it came: `messages` can be posted to a model as it is. The plan of pruning is applied as it stands. Reading
+/// changes nothing. `ETag` is strong: with
 /// `If-None-Match` an unchanged context costs one row. A large context is streamed; if the history is rewritten
 /// meanwhile the connection is cut, never completed with mixed content.
 #[utoipa::path(
     tag = TAG,
     params(
         ("id" = String, Path, description = "The session's id.", example = "sess_019acf0b2a7c7d1e9f00aabbccddeeff"),
-        ("format" = Option<String>, Query, description = "The form of the messages: `openai`, the default.", example = "openai"),
+        ("format" = Option<String>, Query, description = "The form of the messages: `openai`, the default, or `anthropic`: `system` blocks and messages as that API takes them, with `cache_control` at the breakpoints.", example = "openai"),
         ("If-None-Match" = Option<String>, Header, description = "Validators that are known already."),
     ),
     responses(
@@ -96,6 +109,7 @@ impl ContextHead {
         (status = 304, description = "The context is unchanged."),
         (status = 400, description = "A part of the path or the query is not what it must be.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 422, description = "A message has no place in the form that was asked for; `errors` says which and where.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 503, description = "The database gave no answer in time.", body = ProblemDocument, content_type = "application/problem+json"),
     )
 )]
@@ -107,7 +121,7 @@ pub async fn get_context(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let mut query = Query::of(&request)?;
-    let format = query.take_word("format", &["openai"])?;
+    let format = query.take_word("format", &["openai", "anthropic"])?;
     let format = format.and_then(Format::parse).unwrap_or_default();
     query.finish()?;
     let known = |etag: &str| matches_known(&request, etag);
@@ -132,16 +146,35 @@ fn matches_known(request: &HttpRequest, etag: &str) -> bool {
 fn respond(id: &str, context: LoadedContext) -> Result<HttpResponse, Problem> {
     let head = ContextHead::of(id, &context.meta);
     let mut response = HttpResponse::build(StatusCode::OK);
-    response
-        .content_type("application/json")
-        .insert_header((header::ETAG, context.meta.etag.clone()));
-    let Some(rest) = context.rest else {
-        let messages = format!("[{}]", context.messages);
-        return Ok(response.body(with_last_member(&head, "messages", &messages)?));
+    response.insert_header((header::ETAG, context.meta.etag));
+    send(response, &head, context.rendered)
+}
+
+/// Writes an answer that ends with messages; a large one is streamed.
+///
+/// # Errors
+/// The head cannot be written, which is a mistake of ours.
+pub fn send(
+    mut response: HttpResponseBuilder,
+    head: &impl Serialize,
+    rendered: Rendered,
+) -> Result<HttpResponse, Problem> {
+    response.content_type("application/json");
+    let mut start = to_text(head)?;
+    // The closing brace makes room for more members.
+    start.pop();
+    if let Some(system) = &rendered.system {
+        for piece in [r#","system":["#, system, "]"] {
+            start.push_str(piece);
+        }
+    }
+    start.push_str(r#","messages":["#);
+    start.push_str(&rendered.messages);
+    let Some(rest) = rendered.rest else {
+        start.push_str("]}");
+        return Ok(response.body(start));
     };
     // The end of the object is written when all messages are.
-    let mut start = with_last_member(&head, "messages", &format!("[{}", context.messages))?;
-    start.pop();
     let body = stream::unfold(Part::Start(Bytes::from(start), rest), next_part);
     Ok(response.streaming(body))
 }

@@ -17,7 +17,6 @@ use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
 use crate::service::Caller;
-use crate::storage::TenantId;
 
 /// The largest body taken, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -238,16 +237,16 @@ pub fn name<'r>(request: &'r HttpRequest, part: &str) -> Result<&'r str, Problem
     ))
 }
 
-/// The part of the path that names a version.
+/// A part of the path that is a number.
 ///
 /// # Errors
 /// It is no whole number.
-pub fn version(request: &HttpRequest) -> Result<i64, Problem> {
-    name(request, "version")?
+pub fn number(request: &HttpRequest, part: &str) -> Result<i64, Problem> {
+    name(request, part)?
         .parse::<i64>()
         .ok()
-        .filter(|version| *version >= 0)
-        .ok_or_else(|| Problem::parameter("version", "must be a whole number"))
+        .filter(|number| *number >= 0)
+        .ok_or_else(|| Problem::parameter(part, "must be a whole number"))
 }
 
 /// The parameters of a query, read by name; what is left over is refused.
@@ -360,7 +359,6 @@ impl FromRequest for Caller {
     type Future = std::future::Ready<Result<Self, Problem>>;
 
     fn from_request(_: &HttpRequest, _: &mut Payload) -> Self::Future {
-        const DEFAULT: TenantId = TenantId(1);
-        std::future::ready(Ok(Self { tenant: DEFAULT }))
+        std::future::ready(Ok(Self::DEFAULT))
     }
 }

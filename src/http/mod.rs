@@ -7,6 +7,7 @@ mod agents;
 mod compactions;
 mod context;
 mod cursor;
+mod dispatches;
 mod extract;
 mod finish;
 mod messages;
@@ -55,6 +56,10 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(rewrites::fork_session)
         .service(rewrites::restore_compaction)
         .service(context::get_context)
+        .service(dispatches::dispatch_context)
+        .service(dispatches::list_dispatches)
+        .service(dispatches::get_dispatch)
+        .service(dispatches::get_stats)
         .service(compactions::compact_session)
         .service(compactions::list_compactions)
         .service(compactions::get_compaction)

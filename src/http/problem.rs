@@ -284,6 +284,12 @@ impl From<ServiceError> for Problem {
             E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),
             E::CompactionNotFound { .. } => Self::new(Code::CompactionNotFound, detail),
+            E::DispatchNotFound { .. } => Self::new(Code::DispatchNotFound, detail),
+            E::NotMappable(fault) => {
+                let pointer = format!("/messages/{}{}", fault.index, fault.pointer);
+                let at = FieldError::new(pointer, fault.to_string());
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
             E::SessionClosed => Self::new(Code::SessionClosed, detail),
             E::SequenceConflict { .. } => Self::new(Code::SequenceConflict, detail),
             E::ToolCallNotFound { index, fault } => {

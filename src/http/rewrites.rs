@@ -4,7 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, delete, post, put};
 
-use super::extract::{Body, name, version};
+use super::extract::{Body, name, number};
 use super::messages::{MessageBody, render};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{json, text};
@@ -107,7 +107,9 @@ pub async fn restore_compaction(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let session = service.restore(caller, id, version(&request)?).await?;
+    let session = service
+        .restore(caller, id, number(&request, "version")?)
+        .await?;
     json(StatusCode::OK, &SessionBody::of(session)?)
 }
 

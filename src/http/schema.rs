@@ -15,7 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 const MOST_FAULTS: usize = 50;
 
 /// The schema documents, each with the name of its component in the OpenAPI document.
-pub const DOCUMENTS: [(&str, &str); 8] = [
+pub const DOCUMENTS: [(&str, &str); 9] = [
     ("AgentDocument", include_str!("../../schemas/agent.json")),
     (
         "CreateSession",
@@ -33,6 +33,10 @@ pub const DOCUMENTS: [(&str, &str); 8] = [
     ("CompactSession", include_str!("../../schemas/compact.json")),
     ("RewindSession", include_str!("../../schemas/rewind.json")),
     ("ForkSession", include_str!("../../schemas/fork.json")),
+    (
+        "DispatchContext",
+        include_str!("../../schemas/dispatch.json"),
+    ),
 ];
 
 /// A schema of a request body.
@@ -46,6 +50,7 @@ pub enum Schema {
     Compact,
     Rewind,
     Fork,
+    Dispatch,
 }
 
 struct Compiled(Vec<Option<Validator>>);

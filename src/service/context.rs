@@ -1,13 +1,17 @@
 //! The context: what the model should see now. Reading it changes nothing.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::{Caller, Service, ServiceError, key};
-use crate::domain::context::{Opening, RENDERER_VERSION, summary_tokens};
-use crate::storage::{ContextHead, Database, SessionKey};
+use crate::domain::anthropic;
+use crate::domain::context::{Opening, RENDERER_VERSION, TailMessage, join, summary_tokens};
+use crate::storage::{ContextHead, Database, SessionKey, View};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
-const WHOLE_BYTES: usize = 4 << 20;
+pub(super) const WHOLE_BYTES: usize = 4 << 20;
 /// Times a context is read anew because the history was rewritten meanwhile.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 
 /// The form that a context is rendered in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,6 +19,8 @@ pub enum Format {
     /// Chat-completions messages.
     #[default]
     OpenAi,
+    /// Anthropic's messages, with its system blocks apart.
+    Anthropic,
 }
 
 impl Format {
@@ -23,13 +29,16 @@ impl Format {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
         }
     }
 
     /// The format of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        (name == Self::OpenAi.as_str()).then_some(Self::OpenAi)
+        [Self::OpenAi, Self::Anthropic]
+            .into_iter()
+            .find(|format| format.as_str() == name)
     }
 }
 
@@ -58,36 +67,61 @@ pub struct ContextMeta {
 pub struct LoadedContext {
     /// What is said of it.
     pub meta: ContextMeta,
+    /// Its messages.
+    pub rendered: Rendered,
+}
+
+/// Messages in the form that was asked for.
+pub struct Rendered {
+    /// System blocks, joined by commas, if the form has them apart.
+    pub system: Option<String>,
     /// Messages, joined by commas.
     pub messages: String,
     /// More messages follow.
     pub rest: Option<TailReader>,
 }
 
+/// What stands before a tail, and what is known of the whole.
+pub(super) struct Frame {
+    pub(super) view: View,
+    /// The messages before the tail, joined by commas.
+    pub(super) opening: String,
+    /// How many those are, and how many of them are instructions.
+    pub(super) opening_count: usize,
+    pub(super) instruction_count: usize,
+    /// Tokens of the summary pair and of carried messages.
+    pub(super) added_tokens: i64,
+    pub(super) summary_at: Option<usize>,
+    /// User messages behind the pointer are shown.
+    pub(super) carries: bool,
+}
+
+/// Texts that are shown in place of stored ones, by `seq`.
+pub(super) type Overlay = Arc<HashMap<i64, String>>;
+
 /// Reads the tail of a context page by page.
 pub struct TailReader {
     database: Database,
     key: SessionKey,
-    rewrites: i64,
-    compact_size: i64,
+    view: View,
+    overlay: Overlay,
     /// `seq` and running bytes of what was read.
     after: i64,
     bytes: i64,
-    last_seq: i64,
-    total_bytes: i64,
 }
 
 impl TailReader {
-    fn new(database: Database, key: SessionKey, head: &ContextHead) -> Self {
+    pub(super) fn new(database: Database, key: SessionKey, view: &View, overlay: Overlay) -> Self {
         Self {
             database,
             key,
-            rewrites: head.rewrites,
-            compact_size: head.compact_size,
-            after: head.compact_seq,
-            bytes: head.compact_bytes,
-            last_seq: head.last_seq,
-            total_bytes: head.history_bytes,
+            overlay,
+            after: view.compact_seq,
+            bytes: view.compact_bytes,
+            view: View {
+                summary: None,
+                ..view.clone()
+            },
         }
     }
 
@@ -96,28 +130,57 @@ impl TailReader {
     /// # Errors
     /// The history was rewritten since the head was read, or the database failed.
     pub async fn next(&mut self) -> Result<Option<String>, ServiceError> {
-        if self.after >= self.last_seq {
+        let last = self.view.last_seq;
+        if self.after >= last {
             return Ok(None);
         }
-        let is_last = self.total_bytes - self.bytes <= crate::storage::PAGE_BYTES;
+        let is_last = self.view.history_bytes - self.bytes <= crate::storage::PAGE_BYTES;
         let end = if is_last {
-            self.last_seq
+            last
         } else {
             self.database
-                .find_page_end(self.key, self.after, self.last_seq, self.bytes)
+                .find_page_end(self.key, self.after, last, self.bytes)
                 .await?
         };
-        let page = self
-            .database
-            .load_tail_page(self.key, self.after, end, self.compact_size)
-            .await?;
-        if page.rewrites != Some(self.rewrites) {
-            return Err(ServiceError::ContextMoved);
-        }
-        self.bytes += page.bytes.unwrap_or(0);
+        let (text, bytes) = if self.overlay.is_empty() {
+            let page = self
+                .database
+                .load_tail_page(self.key, &self.view, self.after, end)
+                .await?;
+            self.check(page.rewrites)?;
+            (page.bodies.unwrap_or_default(), page.bytes.unwrap_or(0))
+        } else {
+            self.join_page(end).await?
+        };
+        self.bytes += bytes;
         self.after = end;
         // A page may hold instructions alone, which stand at the front already.
-        Ok(Some(page.bodies.unwrap_or_default()))
+        Ok(Some(text))
+    }
+
+    fn check(&self, rewrites: Option<i64>) -> Result<(), ServiceError> {
+        if rewrites == Some(self.view.rewrites) {
+            Ok(())
+        } else {
+            Err(ServiceError::ContextMoved)
+        }
+    }
+
+    async fn join_page(&self, end: i64) -> Result<(String, i64), ServiceError> {
+        let rows = self
+            .database
+            .load_tail_messages(self.key, &self.view, self.after, end)
+            .await?;
+        let mut bytes = 0;
+        for row in &rows {
+            self.check(row.rewrites)?;
+            bytes += row.bytes;
+        }
+        let messages = rows.iter().map(|row| TailMessage {
+            body: self.overlay.get(&row.seq).unwrap_or(&row.shown),
+            fill: row.fill.as_deref(),
+        });
+        Ok((join(messages), bytes))
     }
 }
 
@@ -165,65 +228,166 @@ impl Service {
         head: &ContextHead,
     ) -> Result<LoadedContext, ServiceError> {
         let tail = head.tail()?;
-        let row = self.database().load_opening(key, head).await?;
-        if row.rewrites != Some(head.rewrites) {
-            return Err(ServiceError::ContextMoved);
-        }
-        // The request that the model works on is never only in a summary.
-        let reaches_over = head.compact_size > 0
-            && match row.first_starts_turn {
-                Some(starts_turn) => !starts_turn,
-                None => tail.turn_is_open(),
-            };
-        let (mut carried, mut carried_tokens) = (None, 0);
-        if reaches_over {
-            let found = self.database().load_carried(key, head.compact_seq).await?;
-            if found.rewrites != Some(head.rewrites) {
-                return Err(ServiceError::ContextMoved);
-            }
-            carried = found.bodies;
-            carried_tokens = found.tokens.unwrap_or(0);
-        }
-        let opening = Opening {
-            instructions: row.instructions.as_deref(),
-            instruction_count: usize::try_from(row.instruction_count).unwrap_or(0),
-            summary: head.compact_summary.as_deref(),
-            carried: carried.as_deref(),
-            tail_begins_with_assistant: row.first_role.as_deref() == Some("assistant"),
+        let frame = self
+            .load_frame(key, head.view(), Carry::IfOpen(tail.turn_is_open()))
+            .await?;
+        let plan = match frame.view.plan {
+            Some(_) => self.database().load_plan(key, frame.view.version).await?,
+            None => Vec::new(),
         };
-        let mut messages = opening.render();
-        let summary_at = opening.summary_at();
-        let mut reader = TailReader::new(self.database().clone(), key, head);
-        let mut rest = None;
-        while let Some(page) = reader.next().await? {
-            if !messages.is_empty() && !page.is_empty() {
-                messages.push(',');
+        let saved: i64 = plan.iter().map(|edit| edit.saved).sum();
+        let reader = TailReader::new(
+            self.database().clone(),
+            key,
+            &frame.view,
+            Overlay::default(),
+        );
+        let rendered = match format {
+            Format::OpenAi => read_some(&frame, reader).await?,
+            Format::Anthropic => {
+                let saved = plan.iter().map(|edit| (edit.seq, edit.saved)).collect();
+                let layout = self.load_layout(key, head, &frame, saved).await?;
+                let messages = read_all(&frame, reader).await?;
+                to_anthropic(messages, layout.breakpoints).await?.0
             }
-            messages.push_str(&page);
-            if messages.len() > WHOLE_BYTES {
-                rest = Some(reader);
-                break;
-            }
-        }
-        let summary_size = head.compact_summary.as_deref().map_or(0, summary_tokens);
+        };
         Ok(LoadedContext {
             meta: ContextMeta {
                 format,
                 last_seq: head.last_seq,
                 compaction: (head.compaction_version > 0)
                     .then_some((head.compaction_version, head.compact_size)),
-                summary_at,
+                summary_at: frame.summary_at,
                 open_calls: tail.open_calls().map(ToOwned::to_owned).collect(),
-                tokens: head.instruction_tokens
-                    + i64::try_from(summary_size).unwrap_or(i64::MAX)
-                    + carried_tokens
-                    + head.history_tokens
-                    - head.compact_tokens,
+                tokens: frame.tokens(head) - saved,
                 tokens_by: self.inner.counter.name(),
                 etag: etag(head, format),
             },
-            messages,
-            rest,
+            rendered,
         })
     }
+
+    /// Reads what stands before the tail.
+    pub(super) async fn load_frame(
+        &self,
+        key: SessionKey,
+        view: View,
+        carry: Carry,
+    ) -> Result<Frame, ServiceError> {
+        let row = self.database().load_opening(key, &view).await?;
+        if row.rewrites != Some(view.rewrites) {
+            return Err(ServiceError::ContextMoved);
+        }
+        // The request that the model works on is never only in a summary.
+        let carries = match carry {
+            Carry::As(carries) => carries,
+            Carry::IfOpen(turn_is_open) => {
+                view.compact_size > 0
+                    && row
+                        .first_starts_turn
+                        .map_or(turn_is_open, |starts_turn| !starts_turn)
+            }
+        };
+        let (mut behind, mut behind_count, mut behind_tokens) = (None, 0, 0);
+        if carries {
+            let found = self.database().load_carried(key, view.compact_seq).await?;
+            if found.rewrites != Some(view.rewrites) {
+                return Err(ServiceError::ContextMoved);
+            }
+            behind = found.bodies;
+            behind_count = usize::try_from(found.count).unwrap_or(0);
+            behind_tokens = found.tokens.unwrap_or(0);
+        }
+        let opening = Opening {
+            instructions: row.instructions.as_deref(),
+            instruction_count: usize::try_from(row.instruction_count).unwrap_or(0),
+            summary: view.summary.as_deref(),
+            carried: behind.as_deref(),
+            carried_count: behind_count,
+            tail_begins_with_assistant: row.first_role.as_deref() == Some("assistant"),
+        };
+        let summary = view.summary.as_deref().map_or(0, summary_tokens);
+        Ok(Frame {
+            opening: opening.render(),
+            opening_count: opening.count(),
+            instruction_count: opening.instruction_count,
+            added_tokens: behind_tokens + i64::try_from(summary).unwrap_or(i64::MAX),
+            summary_at: opening.summary_at(),
+            carries,
+            view,
+        })
+    }
+}
+
+/// Whether user messages behind the pointer are shown.
+pub(super) enum Carry {
+    /// As it was recorded.
+    As(bool),
+    /// If the newest turn reaches over the pointer; a turn without a message in the tail does if it is open.
+    IfOpen(bool),
+}
+
+impl Frame {
+    /// Tokens of the context as it is stored, without any edit.
+    pub(super) fn tokens(&self, head: &ContextHead) -> i64 {
+        head.instruction_tokens + self.added_tokens + head.history_tokens - head.compact_tokens
+    }
+}
+
+/// Puts a page behind messages.
+pub(super) fn push_page(messages: &mut String, page: &str) {
+    if !messages.is_empty() && !page.is_empty() {
+        messages.push(',');
+    }
+    messages.push_str(page);
+}
+
+/// The beginning of a context, up to what is built whole.
+pub(super) async fn read_some(
+    frame: &Frame,
+    mut reader: TailReader,
+) -> Result<Rendered, ServiceError> {
+    let mut messages = frame.opening.clone();
+    let mut rest = None;
+    while let Some(page) = reader.next().await? {
+        push_page(&mut messages, &page);
+        if messages.len() > WHOLE_BYTES {
+            rest = Some(reader);
+            break;
+        }
+    }
+    Ok(Rendered {
+        system: None,
+        messages,
+        rest,
+    })
+}
+
+/// All messages of a context.
+pub(super) async fn read_all(
+    frame: &Frame,
+    mut reader: TailReader,
+) -> Result<String, ServiceError> {
+    let mut messages = frame.opening.clone();
+    while let Some(page) = reader.next().await? {
+        push_page(&mut messages, &page);
+    }
+    Ok(messages)
+}
+
+/// Messages in Anthropic's form, and where the breakpoints are in it.
+pub(super) async fn to_anthropic(
+    messages: String,
+    breakpoints: Vec<usize>,
+) -> Result<(Rendered, Vec<usize>), ServiceError> {
+    // Reading megabytes of JSON is work; it must not hold up the tasks beside it.
+    let rendered = tokio::task::spawn_blocking(move || anthropic::render(&messages, &breakpoints))
+        .await
+        .map_err(|_| ServiceError::Internal("a context could not be rendered"))??;
+    let whole = Rendered {
+        system: Some(rendered.system),
+        messages: rendered.messages,
+        rest: None,
+    };
+    Ok((whole, rendered.breakpoints))
 }

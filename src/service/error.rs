@@ -35,6 +35,15 @@ pub enum ServiceError {
         /// The version given.
         version: i64,
     },
+    /// No such dispatch.
+    #[error("No dispatch {n} in this session.")]
+    DispatchNotFound {
+        /// The number given.
+        n: i64,
+    },
+    /// A message has no place in the form that was asked for.
+    #[error("messages[{}] of the context: {}. Ask for format=openai, or replace that message.", .0.index, .0)]
+    NotMappable(#[from] crate::domain::anthropic::Unmappable),
     /// The session is read-only.
     #[error("The session is closed and read-only; POST …/reopen opens it again.")]
     SessionClosed,

@@ -7,8 +7,8 @@ use super::ids::message_id;
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
-    AppendMessages, AppendRefusal, ContextHead, Heal, MessageFilter, MessageRow, SessionKey,
-    Timestamp, WriteRefusal,
+    AppendMessages, AppendRefusal, ContextHead, CountRestore, Heal, MessageFilter, MessageRow,
+    SessionKey, Timestamp, WriteRefusal,
 };
 
 /// What to append.
@@ -27,6 +27,8 @@ pub enum MessageState {
     Verbatim,
     /// The summary stands for it.
     Summarised,
+    /// Pruning shows it shortened.
+    Elided,
     /// Its content is gone.
     Erased,
 }
@@ -38,14 +40,16 @@ impl MessageState {
         match self {
             Self::Verbatim => "verbatim",
             Self::Summarised => "summarised",
+            Self::Elided => "elided",
             Self::Erased => "erased",
         }
     }
 
-    fn of(erased: bool, position: Option<i64>, compact_size: i64) -> Self {
+    fn of(erased: bool, elided: bool, position: Option<i64>, compact_size: i64) -> Self {
         match position {
             _ if erased => Self::Erased,
             Some(position) if position < compact_size => Self::Summarised,
+            _ if elided => Self::Elided,
             _ => Self::Verbatim,
         }
     }
@@ -69,7 +73,7 @@ pub struct ListedMessage {
 impl ListedMessage {
     pub(super) fn of(row: MessageRow, compact_size: i64) -> Self {
         Self {
-            state: MessageState::of(row.erased, row.position, compact_size),
+            state: MessageState::of(row.erased, row.elided, row.position, compact_size),
             id: row.id,
             seq: row.seq,
             position: row.position,
@@ -178,7 +182,7 @@ impl Service {
         })?;
         let messages = outcome.stored.into_iter().zip(echo);
         let messages = messages.map(|(stored, body)| ListedMessage {
-            state: MessageState::of(false, stored.position, outcome.compact_size),
+            state: MessageState::of(false, false, stored.position, outcome.compact_size),
             id: stored.id,
             seq: stored.seq,
             position: stored.position,
@@ -208,7 +212,7 @@ impl Service {
         let head = self.load_head(key, session).await?;
         let (rows, more) = self
             .database()
-            .list_messages(key, &list.filter, list.limit)
+            .list_messages(key, &list.filter, head.compaction_version, list.limit)
             .await?;
         let listed = rows
             .into_iter()
@@ -228,9 +232,19 @@ impl Service {
     ) -> Result<ListedMessage, ServiceError> {
         let key = key(caller, session)?;
         let head = self.load_head(key, session).await?;
-        let row = self.database().find_message(key, id).await?;
+        let row = self
+            .database()
+            .find_message(key, id, head.compaction_version)
+            .await?;
         let row = row.ok_or_else(|| ServiceError::MessageNotFound { id: shorten(id) })?;
-        Ok(ListedMessage::of(row, head.compact_size))
+        let listed = ListedMessage::of(row, head.compact_size);
+        // Read back what a breadcrumb points at. The count must not keep the message from its reader.
+        if listed.state == MessageState::Elided
+            && let Err(error) = self.database().write(CountRestore { key }).await
+        {
+            tracing::warn!(%error, "that an elided message was read could not be counted");
+        }
+        Ok(listed)
     }
 
     /// The head of a session. A pointer that fits no version is brought back first, so that messages

@@ -7,9 +7,14 @@
 mod agents;
 mod compaction;
 mod context;
+mod dispatch;
 mod error;
+mod explain;
 mod ids;
+mod layout;
 mod messages;
+mod rendering;
+mod replay;
 mod rewrites;
 mod sessions;
 mod summarizer;
@@ -26,10 +31,13 @@ use uuid::Uuid;
 
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
-pub use context::{ContextMeta, Format, LoadedContext, TailReader};
+pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
+pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, Judged};
 pub use error::{ServiceError, SummarizerFailure};
+pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use ids::{compaction_id, parse_session_id, session_id};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
+pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
@@ -44,6 +52,13 @@ use crate::storage::{Database, SessionKey, TenantId, Timestamp};
 pub struct Caller {
     /// The tenant; every use case asks for it.
     pub tenant: TenantId,
+}
+
+impl Caller {
+    /// Whoever asks while there are no keys: everything belongs to one tenant.
+    pub const DEFAULT: Self = Self {
+        tenant: TenantId(1),
+    };
 }
 
 /// What the server decides where neither request nor agent does.

@@ -38,6 +38,12 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
         .ok_or_else(|| D::Error::custom("a whole number is expected"))
 }
 
+/// As [`whole`], but it must be there.
+pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    use serde::de::Error;
+    whole(deserializer)?.ok_or_else(|| D::Error::custom("a whole number is expected"))
+}
+
 /// What a session is created with. All optional; the schema says what each member takes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::sessions::{SessionRow, WriteRefusal, lock, lock_open};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, leases, on_both, one_more,
-    reading, spell, take_page, unspell,
+    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, elisions, leases, on_both,
+    one_more, reading, spell, take_page, unspell,
 };
 use crate::domain::message::Digest256;
 use crate::domain::plan::Cut;
@@ -170,6 +170,8 @@ impl Write for CommitCompaction {
             let version = newest.unwrap_or(0) + 1;
             let record = self.insert(conn, version, session.compact_size).await?;
             self.move_pointer(conn, version).await?;
+            let compact_seq = self.compaction.cut.last_seq;
+            elisions::carry_over(conn, self.key, self.based_on, version, compact_seq).await?;
             let session = lock(conn, self.key).await?.ok_or(StorageError::Corrupt(
                 "a session vanished in its transaction",
             ))?;
@@ -289,6 +291,20 @@ impl Database {
         .bind(key.session)
         .bind(version)
         .fetch_optional(pool)
+        .await)?)
+    }
+
+    /// How many compactions a session has had since it was last reset.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn count_compactions(&self, key: SessionKey) -> Result<i64> {
+        Ok(reading!(self, pool => sqlx::query_scalar(
+            "SELECT coalesce(max(version), 0) FROM compactions WHERE tenant_id = $1 AND session_id = $2"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .fetch_one(pool)
         .await)?)
     }
 

@@ -13,6 +13,29 @@ pub const PAGE_BYTES: i64 = 1 << 20;
 /// Messages that a page holds at most, if the tail is larger than a page.
 const PAGE_MESSAGES: i64 = 4_096;
 
+/// Where a context lies in the stored history, and under which plan it is shown.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// The summary.
+    pub summary: Option<String>,
+    /// Its version; 0 without one.
+    pub version: i64,
+    /// How many positions it stands for.
+    pub compact_size: i64,
+    /// `seq` of the last of them; 0 without a summary.
+    pub compact_seq: i64,
+    /// Body bytes of them.
+    pub compact_bytes: i64,
+    /// The last `seq` that is shown.
+    pub last_seq: i64,
+    /// Body bytes of all positions up to there, or more.
+    pub history_bytes: i64,
+    /// The session's counter that everything read must carry.
+    pub rewrites: i64,
+    /// Edits of the dispatches up to this number are applied; `None`: there are none.
+    pub plan: Option<i64>,
+}
+
 /// What a context is built from, in one row.
 #[derive(Debug, Clone, sqlx::FromRow)]
 #[expect(missing_docs, reason = "the columns are described in the migration")]
@@ -32,6 +55,12 @@ pub struct ContextHead {
     pub revision: i64,
     pub rewrites: i64,
     made_size: Option<i64>,
+    status: String,
+    model: Option<String>,
+    pub pruning: String,
+    pub dispatch_count: i64,
+    pub plan_dispatch: i64,
+    has_plan: bool,
 }
 
 impl ContextHead {
@@ -39,6 +68,34 @@ impl ContextHead {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.compact_size == self.made_size.unwrap_or(0) && self.compact_size <= self.position_count
+    }
+
+    /// Whether the session takes no writes.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.status == "closed"
+    }
+
+    /// The session's model, decoded.
+    #[must_use]
+    pub fn model(&self) -> Option<String> {
+        super::unspell(self.model.clone())
+    }
+
+    /// Where the context lies.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View {
+            summary: self.compact_summary.clone(),
+            version: self.compaction_version,
+            compact_size: self.compact_size,
+            compact_seq: self.compact_seq,
+            compact_bytes: self.compact_bytes,
+            last_seq: self.last_seq,
+            history_bytes: self.history_bytes,
+            rewrites: self.rewrites,
+            plan: self.has_plan.then_some(self.dispatch_count),
+        }
     }
 
     /// The end of the history.
@@ -67,6 +124,8 @@ pub struct CarriedRow {
     pub bodies: Option<String>,
     /// Their tokens, together.
     pub tokens: Option<i64>,
+    /// How many they are.
+    pub count: i64,
     /// The session's counter when they were read.
     pub rewrites: Option<i64>,
 }
@@ -78,10 +137,37 @@ pub struct TailPage {
     pub bodies: Option<String>,
     /// Bytes of their bodies.
     pub bytes: Option<i64>,
-    /// `seq` of the last one.
-    pub last_seq: Option<i64>,
     /// The session's counter when they were read.
     pub rewrites: Option<i64>,
+}
+
+/// A message of the tail as the plan shows it.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct ShownMessage {
+    /// Its place.
+    pub seq: i64,
+    /// Results shown before it.
+    pub fill: Option<String>,
+    /// What is shown: the stored text, or what the plan puts in its place.
+    pub shown: String,
+    /// Bytes of the stored text.
+    pub bytes: i64,
+    /// The session's counter when it was read.
+    pub rewrites: Option<i64>,
+}
+
+/// The tail's messages with what the plan makes of them: $3 < seq <= $4, version $6, plan up to $7. An edit
+/// whose text is no longer what it was made for is not applied.
+macro_rules! shown {
+    () => {
+        "SELECT messages.seq, position, fill, octet_length(body) AS bytes, \
+         coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
+         ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
+         AND elisions.seq = messages.seq AND elisions.dispatch <= $7 \
+         AND elisions.body_digest = messages.body_digest \
+         WHERE messages.tenant_id = $1 AND messages.session_id = $2 AND messages.seq > $3 \
+         AND messages.seq <= $4 AND position IS NOT NULL"
+    };
 }
 
 impl Database {
@@ -94,7 +180,9 @@ impl Database {
             "SELECT compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
              compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
              instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size \
+             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
+             status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
+             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan \
              FROM sessions WHERE tenant_id = $1 AND id = $2"
         )
         .bind(key.tenant.0)
@@ -107,7 +195,7 @@ impl Database {
     ///
     /// # Errors
     /// The database gave no answer.
-    pub async fn load_opening(&self, key: SessionKey, head: &ContextHead) -> Result<OpeningRow> {
+    pub async fn load_opening(&self, key: SessionKey, view: &View) -> Result<OpeningRow> {
         Ok(reading!(self, pool => sqlx::query_as(
             "SELECT instructions, instruction_count, first_role, first_starts_turn, \
              (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM \
@@ -120,8 +208,8 @@ impl Database {
         )
         .bind(key.tenant.0)
         .bind(key.session)
-        .bind(head.compact_seq)
-        .bind(head.last_seq)
+        .bind(view.compact_seq)
+        .bind(view.last_seq)
         .fetch_one(pool)
         .await)?)
     }
@@ -139,7 +227,7 @@ impl Database {
               AND session_id = $2 AND seq > (SELECT seq FROM turn) AND seq <= $3 \
               AND position IS NOT NULL AND role <> 'user') \
              SELECT string_agg(body, ',' ORDER BY seq) AS bodies, \
-             CAST(sum(tokens) AS BIGINT) AS tokens, \
+             CAST(sum(tokens) AS BIGINT) AS tokens, count(*) AS count, \
              (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
              FROM messages WHERE tenant_id = $1 \
              AND session_id = $2 AND seq >= (SELECT seq FROM turn) AND seq < (SELECT seq FROM behind) \
@@ -179,32 +267,79 @@ impl Database {
         Ok(end.unwrap_or(up_to))
     }
 
-    /// The messages of the tail behind `after`, up to and with `up_to`.
+    /// The messages of the tail behind `after`, up to and with `up_to`, as the plan shows them.
     ///
     /// # Errors
     /// The database gave no answer.
     pub async fn load_tail_page(
         &self,
         key: SessionKey,
+        view: &View,
         after: i64,
         up_to: i64,
-        compact_size: i64,
     ) -> Result<TailPage> {
         // The fill of the first message belongs to a group behind the pointer.
-        Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN body \
-             ELSE fill || ',' || body END, ',' ORDER BY seq) AS bodies, \
-             CAST(sum(octet_length(body)) AS BIGINT) AS bytes, max(seq) AS last_seq, \
-             (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
-             FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
-             AND position IS NOT NULL"
-        )
+        Ok(match view.plan {
+            None => reading!(self, pool => sqlx::query_as(
+                "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN body \
+                 ELSE fill || ',' || body END, ',' ORDER BY seq) AS bodies, \
+                 CAST(sum(octet_length(body)) AS BIGINT) AS bytes, \
+                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
+                 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
+                 AND position IS NOT NULL"
+            )
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(after)
+            .bind(up_to)
+            .bind(view.compact_size)
+            .fetch_one(pool)
+            .await)?,
+            Some(plan) => reading!(self, pool => sqlx::query_as(concat!(
+                "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN shown \
+                 ELSE fill || ',' || shown END, ',' ORDER BY seq) AS bodies, \
+                 CAST(sum(bytes) AS BIGINT) AS bytes, \
+                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
+                shown!(),
+                ") AS page"
+            ))
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(after)
+            .bind(up_to)
+            .bind(view.compact_size)
+            .bind(view.version)
+            .bind(plan)
+            .fetch_one(pool)
+            .await)?,
+        })
+    }
+
+    /// As [`Database::load_tail_page`], message by message.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_tail_messages(
+        &self,
+        key: SessionKey,
+        view: &View,
+        after: i64,
+        up_to: i64,
+    ) -> Result<Vec<ShownMessage>> {
+        Ok(reading!(self, pool => sqlx::query_as(concat!(
+            "SELECT seq, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
+             (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
+            shown!(),
+            ") AS page ORDER BY seq"
+        ))
         .bind(key.tenant.0)
         .bind(key.session)
         .bind(after)
         .bind(up_to)
-        .bind(compact_size)
-        .fetch_one(pool)
+        .bind(view.compact_size)
+        .bind(view.version)
+        .bind(view.plan.unwrap_or(-1))
+        .fetch_all(pool)
         .await)?)
     }
 }

@@ -125,6 +125,13 @@ impl Fork {
              compact_count, keep_tokens, keep_recent_turns, boundary, instructions, cause, method, \
              model, usage, parts, shortened, duration_ms, created_at, summary \
              FROM compactions WHERE tenant_id = $1 AND session_id = $2 AND to_seq <= $4",
+            // The copy has dispatched nothing yet, so its plans are those that it came with.
+            "INSERT INTO elisions (tenant_id, session_id, version, seq, dispatch, rule, names_seq, \
+             body_length, body_digest, tokens, saved_tokens, arguments, replacement) SELECT tenant_id, \
+             $3, version, seq, 0, rule, names_seq, body_length, body_digest, tokens, saved_tokens, \
+             arguments, replacement FROM elisions WHERE tenant_id = $1 AND session_id = $2 \
+             AND seq <= $4 AND coalesce(names_seq, 0) <= $4 AND (version = 0 OR version IN (SELECT \
+             version FROM compactions WHERE tenant_id = $1 AND session_id = $2 AND to_seq <= $4))",
         ] {
             on_both!(conn, c => sqlx::query(statement)
                 .bind(self.key.tenant.0)

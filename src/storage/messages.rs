@@ -1,15 +1,14 @@
 //! Messages: appending them, listing them, finding one.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use futures_util::future::BoxFuture;
 
 use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, on_both, one_more, reading,
-    take_page,
+    CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
+    insert_text, on_both, one_more, reading, take_page,
 };
 use crate::domain::message::Message;
 use crate::domain::pairing::{PairingFault, Placed, place};
@@ -208,33 +207,21 @@ pub(super) fn calls_text(message: &Message) -> Result<Option<String>> {
         .map_err(|_| StorageError::Corrupt("messages.calls"))
 }
 
-/// Rows that one statement inserts. Few sizes, so that few texts are prepared.
-const CHUNKS: [usize; 3] = [64, 8, 1];
 /// Values that differ from row to row.
-const ROW_VALUES: usize = 21;
+const ROW_VALUES: usize = 20;
 
-static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| CHUNKS.map(insert_text));
-
-fn insert_text(rows: usize) -> String {
-    let mut text = String::from(
-        "INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
-         starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, call_index, \
-         tool_name, body_digest, content_digest, calls, usage, fill, body, erased) VALUES ",
-    );
-    for row in 0..rows {
-        text.push_str(if row == 0 {
-            "($1, $2, $3"
-        } else {
-            ", ($1, $2, $3"
-        });
-        for value in 0..ROW_VALUES - 1 {
-            // Writing to a string does not fail.
-            let _ = write!(text, ", ${}", 4 + row * (ROW_VALUES - 1) + value);
-        }
-        text.push_str(", FALSE)");
-    }
-    text
-}
+static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
+    CHUNKS.map(|rows| {
+        insert_text(
+            "INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
+             starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, \
+             call_index, tool_name, body_digest, content_digest, calls, usage, fill, body) VALUES ",
+            3,
+            ROW_VALUES,
+            rows,
+        )
+    })
+});
 
 /// Inserts rows that were placed.
 pub(super) async fn insert(
@@ -243,15 +230,8 @@ pub(super) async fn insert(
     rows: &[Placed],
     now: Timestamp,
 ) -> Result<()> {
-    let mut rest = rows;
-    for (chunk, text) in CHUNKS.iter().zip(INSERTS.iter()) {
-        while let Some((now_inserted, behind)) = rest.split_at_checked(*chunk) {
-            if now_inserted.is_empty() {
-                break;
-            }
-            insert_chunk(conn, key, now_inserted, now, text).await?;
-            rest = behind;
-        }
+    for (chunk, text) in chunks(rows, &INSERTS) {
+        insert_chunk(conn, key, chunk, now, text).await?;
     }
     Ok(())
 }
@@ -306,6 +286,8 @@ pub struct MessageRow {
     pub position: Option<i64>,
     pub length: i64,
     pub erased: bool,
+    /// Whether the plan shows it otherwise than it is stored.
+    pub elided: bool,
     pub incomplete: bool,
     pub usage: Option<String>,
     pub created_at: Timestamp,
@@ -328,7 +310,9 @@ pub struct MessageFilter {
 macro_rules! list {
     ($where:literal, $order:literal) => {
         concat!(
-            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body FROM messages \
+            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body, \
+             EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
+             AND elisions.version = $7 AND elisions.seq = messages.seq) AS elided FROM messages \
              WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq < $4 ",
             $where,
             " ORDER BY seq ",
@@ -339,7 +323,7 @@ macro_rules! list {
 }
 
 impl Database {
-    /// Messages of a session, at most `limit`; the flag says whether more follow.
+    /// Messages of a session under the plan of a version, at most `limit`; the flag says whether more follow.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -347,6 +331,7 @@ impl Database {
         &self,
         key: SessionKey,
         filter: &MessageFilter,
+        version: i64,
         limit: usize,
     ) -> Result<(Vec<MessageRow>, bool)> {
         // Instructions are few and have an index of their own; other roles are found on the way.
@@ -365,38 +350,33 @@ impl Database {
                 .bind(filter.before_seq)
                 .bind(filter.role)
                 .bind(one_more(limit))
+                .bind(version)
                 .fetch(pool);
             take_page(found, limit, |row: &MessageRow| row.body.len()).await
         })
     }
 
-    /// One message of a session, if it is there.
+    /// One message of a session under the plan of a version, if it is there.
     ///
     /// # Errors
     /// The database gave no answer.
-    pub async fn find_message(&self, key: SessionKey, id: &str) -> Result<Option<MessageRow>> {
+    pub async fn find_message(
+        &self,
+        key: SessionKey,
+        id: &str,
+        version: i64,
+    ) -> Result<Option<MessageRow>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body FROM messages \
+            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body, \
+             EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
+             AND elisions.version = $4 AND elisions.seq = messages.seq) AS elided FROM messages \
              WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
         )
         .bind(key.tenant.0)
         .bind(key.session)
         .bind(id)
+        .bind(version)
         .fetch_optional(pool)
         .await)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_insert_binds_every_value_of_every_row() {
-        for rows in CHUNKS {
-            let text = insert_text(rows);
-            let last = format!("${}, FALSE)", 3 + rows * (ROW_VALUES - 1));
-            assert!(text.ends_with(&last), "{text}");
-        }
     }
 }

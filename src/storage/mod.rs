@@ -14,6 +14,8 @@ mod agents;
 mod compactions;
 mod connect;
 mod contexts;
+mod dispatches;
+mod elisions;
 mod forks;
 mod landmarks;
 mod leases;
@@ -34,7 +36,11 @@ pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
 pub use connect::{Database, MigrateError, Options, Url};
-pub use contexts::{ContextHead, PAGE_BYTES, TailPage};
+pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
+pub use dispatches::{
+    CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
+};
+pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use forks::Fork;
 pub use landmarks::Aim;
 pub use leases::{AcquireLease, Acquired, ReleaseLease, RenewLease};
@@ -212,6 +218,39 @@ fn one_more(limit: usize) -> i64 {
     i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX)
 }
 
+/// Rows that one statement inserts or looks up. Few sizes, so that few texts are prepared.
+const CHUNKS: [usize; 3] = [64, 8, 1];
+
+/// An insert of `rows` rows: `shared` values are the same in every row and stand first, `own` differ.
+fn insert_text(head: &str, shared: usize, own: usize, rows: usize) -> String {
+    let mut text = String::from(head);
+    for row in 0..rows {
+        let values = (1..=shared).chain(shared + row * own + 1..=shared + (row + 1) * own);
+        let values: Vec<_> = values.map(|number| format!("${number}")).collect();
+        text.push_str(if row == 0 { "(" } else { ", (" });
+        text.push_str(&values.join(", "));
+        text.push(')');
+    }
+    text
+}
+
+/// Cuts rows into chunks of the sizes there are texts for, each with its text.
+fn chunks<'r, R>(
+    rows: &'r [R],
+    texts: &'static [String; 3],
+) -> impl Iterator<Item = (&'r [R], &'static str)> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let (size, text) = CHUNKS
+            .iter()
+            .zip(texts)
+            .find(|(size, _)| **size <= rest.len())?;
+        let (chunk, behind) = rest.split_at_checked(*size)?;
+        rest = behind;
+        Some((chunk, text.as_str()))
+    })
+}
+
 /// How long a caller should wait before it tries again after a temporary failure.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -237,4 +276,30 @@ fn unspell(text: Option<String>) -> Option<String> {
     text.and_then(|text| {
         crate::domain::json::decode_string(&text).map(std::borrow::Cow::into_owned)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_insert_numbers_every_value_of_every_row() {
+        assert_eq!(insert_text("", 2, 2, 1), "($1, $2, $3, $4)");
+        assert_eq!(insert_text("", 1, 2, 2), "($1, $2, $3), ($1, $4, $5)");
+    }
+
+    #[test]
+    fn chunks_are_all_rows_in_order() {
+        static TEXTS: std::sync::LazyLock<[String; 3]> =
+            std::sync::LazyLock::new(|| CHUNKS.map(|size| size.to_string()));
+        for count in [0, 1, 7, 8, 9, 64, 65, 147] {
+            let rows: Vec<_> = (0..count).collect();
+            let mut seen = Vec::new();
+            for (chunk, text) in chunks(&rows, &TEXTS) {
+                assert_eq!(chunk.len().to_string(), text);
+                seen.extend_from_slice(chunk);
+            }
+            assert_eq!(seen, rows);
+        }
+    }
 }

@@ -8,6 +8,8 @@
 use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
+use super::dispatches::note_rewrite;
+use super::elisions;
 use super::messages::MessageRow;
 use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
@@ -51,8 +53,11 @@ impl Write for Rewind {
                 return Ok(Ok(before));
             }
             // A summary tells of all that it covers, so also of what is forgotten here.
-            forget_summaries(conn, self.key, self.to_seq.saturating_add(1)).await?;
+            let first_gone = self.to_seq.saturating_add(1);
+            forget_summaries(conn, self.key, first_gone).await?;
+            elisions::forget(conn, self.key, first_gone, i64::MAX).await?;
             settle(conn, self.key, before.last_seq, None, self.now).await?;
+            note_rewrite(conn, self.key, "rewound", self.to_seq, None, self.now).await?;
             let limit = coverable(conn, self.key).await?.min(self.to_seq);
             if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
@@ -187,15 +192,21 @@ impl Write for EditMessage {
                 if old.position.is_some() {
                     forget_summaries(conn, self.key, old.seq).await?;
                 }
+                elisions::forget(conn, self.key, old.seq, old.seq).await?;
                 let kept = session.tail()?;
                 settle(conn, self.key, session.last_seq, Some(&kept), self.now).await?;
+                let kind = match self.message {
+                    Some(_) => "replaced",
+                    None => "erased",
+                };
+                note_rewrite(conn, self.key, kind, old.seq, Some(&self.id), self.now).await?;
                 if old.position.is_some() && session.compact_seq >= old.seq {
                     activate_newest(conn, self.key).await?;
                 }
             }
             let row = on_both!(conn, c => sqlx::query_as(
-                "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body \
-                 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
+                "SELECT id, seq, position, length, erased, FALSE AS elided, incomplete, usage, created_at, \
+                 body FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
             )
             .bind(self.key.tenant.0)
             .bind(self.key.session)

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::messages::{self, NewRow};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
-    one_more, reading, spell, take_page, unspell,
+    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
+    on_both, one_more, reading, spell, take_page, unspell,
 };
 use crate::domain::message::Digest256;
 use crate::domain::pairing::{Counters, Tail};
@@ -51,6 +51,15 @@ pub struct SessionRow {
     tail: String,
     pub revision: i64,
     pub rewrites: i64,
+    pub dispatch_count: i64,
+    pub plan_dispatch: i64,
+    pub tokens_saved: i64,
+    pub elisions: i64,
+    pub plan_changes: i64,
+    pub previous_bytes: i64,
+    pub shared_bytes: i64,
+    pub refetches: i64,
+    pub restores: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub closed_at: Option<Timestamp>,
@@ -118,7 +127,9 @@ macro_rules! columns {
          compaction, pruning, auto_compact, compact_summary, compact_size, compact_count, \
          compaction_version, compact_seq, compact_length, compact_tokens, compact_bytes, last_seq, \
          message_count, position_count, history_length, history_tokens, history_bytes, \
-         instruction_tokens, tail, revision, rewrites, created_at, updated_at, closed_at"
+         instruction_tokens, tail, revision, rewrites, dispatch_count, plan_dispatch, tokens_saved, \
+         elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, created_at, \
+         updated_at, closed_at"
     };
 }
 
@@ -464,6 +475,7 @@ impl Write for ResetSession {
                     .await
                     .map(drop))?;
             }
+            dispatches::forget_all(conn, self.key).await?;
             // last_seq stays: a seq is never used twice.
             let after = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET compact_summary = NULL, compact_size = 0, compaction_version = 0, \

@@ -183,6 +183,7 @@ fn render(history: &Placement, size: i64) -> Vec<String> {
         instruction_count: 0,
         summary: (size > 0).then_some("SUMMARY"),
         carried: carried.as_deref(),
+        carried_count: 0,
         tail_begins_with_assistant: tail
             .first()
             .is_some_and(|row| row.message.role == Role::Assistant),
