@@ -11,6 +11,7 @@ mod error;
 mod ids;
 mod messages;
 mod rewrites;
+mod search;
 mod sessions;
 mod summarizer;
 
@@ -31,10 +32,12 @@ pub use error::{ServiceError, SummarizerFailure};
 pub use ids::{compaction_id, parse_session_id, session_id};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use rewrites::{ForkRequest, RewindRequest};
+pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
 
+use self::search::Indexing;
 use crate::domain::policy::CompactionPolicy;
 use crate::domain::tokens::Counter;
 use crate::storage::{Database, SessionKey, TenantId, Timestamp};
@@ -91,6 +94,7 @@ struct Inner {
     runtime: Handle,
     tasks: TaskTracker,
     draining: CancellationToken,
+    indexing: Indexing,
 }
 
 /// What a [`Service`] is made of.
@@ -129,6 +133,7 @@ impl Service {
                 runtime: parts.runtime,
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
+                indexing: Indexing::default(),
             }),
         }
     }

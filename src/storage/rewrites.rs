@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::messages::MessageRow;
+use super::search::{self, IndexChunk};
 use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
 use crate::domain::message::{Identity, Message, Role};
@@ -50,6 +51,7 @@ impl Write for Rewind {
             if gone == 0 {
                 return Ok(Ok(before));
             }
+            search::unindex_after(conn, self.key, self.to_seq).await?;
             // A summary tells of all that it covers, so also of what is forgotten here.
             forget_summaries(conn, self.key, self.to_seq.saturating_add(1)).await?;
             settle(conn, self.key, before.last_seq, None, self.now).await?;
@@ -121,6 +123,8 @@ pub struct EditMessage {
     pub id: String,
     /// What it becomes; `None` erases its content.
     pub message: Option<Message>,
+    /// What it is found by then.
+    pub chunks: Vec<IndexChunk>,
     /// When.
     pub now: Timestamp,
 }
@@ -255,6 +259,7 @@ impl EditMessage {
             .await
             .map(drop))?;
         }
+        search::reindex(conn, self.key, old.seq, &self.chunks).await?;
         self.rename_results(conn, old.seq, stored, new).await
     }
 

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::messages::{self, NewRow};
+use super::search;
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
     one_more, reading, spell, take_page, unspell,
@@ -464,6 +465,7 @@ impl Write for ResetSession {
                     .await
                     .map(drop))?;
             }
+            search::unindex_after(conn, self.key, 0).await?;
             // last_seq stays: a seq is never used twice.
             let after = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET compact_summary = NULL, compact_size = 0, compaction_version = 0, \
