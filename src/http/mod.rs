@@ -17,6 +17,7 @@ mod problem;
 mod respond;
 mod rewrites;
 mod schema;
+mod search;
 mod sessions;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
@@ -50,6 +51,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(messages::append_messages)
         .service(messages::list_messages)
         .service(messages::get_message)
+        .service(search::search_session)
         .service(rewrites::replace_message)
         .service(rewrites::erase_message)
         .service(rewrites::rewind_session)

@@ -45,7 +45,7 @@ impl MessageState {
         }
     }
 
-    fn of(erased: bool, elided: bool, position: Option<i64>, compact_size: i64) -> Self {
+    pub(super) fn of(erased: bool, elided: bool, position: Option<i64>, compact_size: i64) -> Self {
         match position {
             _ if erased => Self::Erased,
             Some(position) if position < compact_size => Self::Summarised,

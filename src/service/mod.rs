@@ -16,6 +16,7 @@ mod messages;
 mod rendering;
 mod replay;
 mod rewrites;
+mod search;
 mod sessions;
 mod summarizer;
 
@@ -39,10 +40,12 @@ pub use ids::{compaction_id, parse_session_id, session_id};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
+pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
 
+use self::search::Indexing;
 use crate::domain::policy::CompactionPolicy;
 use crate::domain::tokens::Counter;
 use crate::storage::{Database, SessionKey, TenantId, Timestamp};
@@ -106,6 +109,7 @@ struct Inner {
     runtime: Handle,
     tasks: TaskTracker,
     draining: CancellationToken,
+    indexing: Indexing,
 }
 
 /// What a [`Service`] is made of.
@@ -144,6 +148,7 @@ impl Service {
                 runtime: parts.runtime,
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
+                indexing: Indexing::default(),
             }),
         }
     }

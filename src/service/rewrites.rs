@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
+use super::search::index_chunks;
 use super::sessions::labels;
 use super::{Caller, ListedMessage, Service, ServiceError, Session, key};
 use crate::domain::message::{Identity, Message};
@@ -153,7 +154,12 @@ impl Service {
         message: &str,
         new: Option<Message>,
     ) -> Result<ListedMessage, ServiceError> {
+        let chunks = match &new {
+            Some(new) => index_chunks(vec![(0, new.body.clone())]).await?,
+            None => Vec::new(),
+        };
         let edit = EditMessage {
+            chunks,
             key: key(caller, id)?,
             id: message.to_owned(),
             message: new,

@@ -21,6 +21,7 @@ mod landmarks;
 mod leases;
 mod messages;
 mod rewrites;
+mod search;
 mod sessions;
 mod timestamp;
 mod writer;
@@ -48,6 +49,7 @@ pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
 pub use rewrites::{EditMessage, EditRefusal, Heal, Restore, RestoreRefusal, Rewind};
+pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
 pub use sessions::{
     ChangeSession, CreateSession, DeleteSession, Edit, MOST_LABELS, NewSession, Order,
     ResetSession, SessionChange, SessionFilter, SessionRow, WriteRefusal,

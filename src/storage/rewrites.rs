@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::dispatches::note_rewrite;
 use super::elisions;
 use super::messages::MessageRow;
+use super::search::{self, IndexChunk};
 use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
 use crate::domain::message::{Identity, Message, Role};
@@ -52,6 +53,7 @@ impl Write for Rewind {
             if gone == 0 {
                 return Ok(Ok(before));
             }
+            search::unindex_after(conn, self.key, self.to_seq).await?;
             // A summary tells of all that it covers, so also of what is forgotten here.
             let first_gone = self.to_seq.saturating_add(1);
             forget_summaries(conn, self.key, first_gone).await?;
@@ -126,6 +128,8 @@ pub struct EditMessage {
     pub id: String,
     /// What it becomes; `None` erases its content.
     pub message: Option<Message>,
+    /// What it is found by then.
+    pub chunks: Vec<IndexChunk>,
     /// When.
     pub now: Timestamp,
 }
@@ -266,6 +270,7 @@ impl EditMessage {
             .await
             .map(drop))?;
         }
+        search::reindex(conn, self.key, old.seq, &self.chunks).await?;
         self.rename_results(conn, old.seq, stored, new).await
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
-    on_both, one_more, reading, spell, take_page, unspell,
+    on_both, one_more, reading, search, spell, take_page, unspell,
 };
 use crate::domain::message::Digest256;
 use crate::domain::pairing::{Counters, Tail};
@@ -476,6 +476,7 @@ impl Write for ResetSession {
                     .map(drop))?;
             }
             dispatches::forget_all(conn, self.key).await?;
+            search::unindex_after(conn, self.key, 0).await?;
             // last_seq stays: a seq is never used twice.
             let after = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET compact_summary = NULL, compact_size = 0, compaction_version = 0, \

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::search::Sweep;
 use super::{Conn, Result, StorageError, Write};
 
 /// Writes that may wait. Beyond it a request is told to come again.
@@ -24,6 +25,10 @@ const QUEUE: usize = 4_096;
 const GROUP: usize = 128;
 /// How long nothing is written before the log is emptied of what was erased.
 const QUIET: Duration = Duration::from_millis(500);
+/// How long nothing is written before terms that are gone are taken out of the index, a few at a time.
+const BREATH: Duration = Duration::from_millis(20);
+/// How long that may hold up a stop. What is left is taken out after the next start.
+const LAST_SWEEPS: Duration = Duration::from_secs(2);
 /// How long emptying the log waits for readers, in milliseconds.
 const SHORT_WAIT: i64 = 50;
 /// Tries of one transaction that meets concurrent ones.
@@ -133,11 +138,19 @@ async fn work(
     let mut conn = None;
     let mut group = Vec::with_capacity(GROUP);
     let mut erased = false;
+    // An earlier run may have left some.
+    let mut trash = true;
     loop {
+        let sweeping = trash && conn.is_some();
         let taken = tokio::select! {
             biased;
             taken = jobs.recv_many(&mut group, GROUP) => taken,
-            () = tokio::time::sleep(QUIET), if erased => {
+            () = tokio::time::sleep(BREATH), if sweeping => {
+                trash = sweep(&options, &mut conn).await;
+                erased = true;
+                continue;
+            }
+            () = tokio::time::sleep(QUIET), if erased && !sweeping => {
                 erased = !empty_log(conn.as_mut()).await;
                 continue;
             }
@@ -150,14 +163,41 @@ async fn work(
         if taken == 0 {
             break;
         }
-        erased |= group.iter().any(|job| job.erases());
+        let erases = group.iter().any(|job| job.erases());
+        erased |= erases;
+        trash |= erases;
         commit_group(&options, &mut conn, &mut group).await;
+    }
+    let stopping = Instant::now();
+    while trash && conn.is_some() && stopping.elapsed() < LAST_SWEEPS {
+        trash = sweep(&options, &mut conn).await;
     }
     // The last connection to close folds the log into the file, so that one file is the whole database.
     if let Some(conn) = conn
         && let Err(error) = conn.close().await
     {
         tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
+    }
+}
+
+/// Takes some terms that are gone out of the index; says whether there may be more.
+async fn sweep(options: &SqliteConnectOptions, conn: &mut Option<SqliteConnection>) -> bool {
+    let (reply, answer) = oneshot::channel();
+    let mut job: Box<dyn Job> = Box::new(Waiting {
+        write: Sweep,
+        deadline: Instant::now() + LAST_SWEEPS,
+        output: None,
+        reply,
+    });
+    let outcome = commit_alone(options, conn, &mut job).await;
+    job.answer(outcome);
+    match answer.await {
+        Ok(Ok(more)) => more,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the index was not swept; it will be after the next erasure");
+            false
+        }
+        Err(_) => false,
     }
 }
 
