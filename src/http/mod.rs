@@ -7,6 +7,7 @@ mod agents;
 mod compactions;
 mod context;
 mod cursor;
+mod events;
 mod extract;
 mod finish;
 mod messages;
@@ -58,6 +59,8 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(compactions::compact_session)
         .service(compactions::list_compactions)
         .service(compactions::get_compaction)
+        .service(events::session_events)
+        .service(events::all_events)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::openapi_document);

@@ -5,10 +5,12 @@
 //! share nothing but the database.
 
 mod agents;
+mod background;
 mod compaction;
 mod context;
 mod error;
-mod ids;
+mod events;
+mod hub;
 mod messages;
 mod rewrites;
 mod sessions;
@@ -24,11 +26,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::domain::ids;
+pub use crate::domain::ids::{compaction_id, parse_session_id, session_id};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, TailReader};
 pub use error::{ServiceError, SummarizerFailure};
-pub use ids::{compaction_id, parse_session_id, session_id};
+pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
+pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use rewrites::{ForkRequest, RewindRequest};
 pub(crate) use sessions::whole;
@@ -85,12 +90,16 @@ struct Inner {
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    times: EventTimes,
+    hub: Arc<Hub>,
     counter: Counter,
     clock: fn() -> OffsetDateTime,
     new_id: fn() -> Uuid,
     runtime: Handle,
     tasks: TaskTracker,
     draining: CancellationToken,
+    background: TaskTracker,
+    closing: CancellationToken,
 }
 
 /// What a [`Service`] is made of.
@@ -103,6 +112,8 @@ pub struct Parts {
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// Times of events.
+    pub events: EventTimes,
     /// What counts tokens.
     pub counter: Counter,
     /// The present.
@@ -123,17 +134,21 @@ impl Service {
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                times: parts.events,
+                hub: Arc::default(),
                 counter: parts.counter,
                 clock: parts.clock,
                 new_id: parts.new_id,
                 runtime: parts.runtime,
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
+                background: TaskTracker::new(),
+                closing: CancellationToken::new(),
             }),
         }
     }
 
-    /// Takes no new compactions, and waits for those that run, at most this long. Says whether all ended.
+    /// Ends the streams of events, takes no new compactions, and waits for those that run, at most this long. Says whether all ended.
     pub async fn drain(&self, patience: Duration) -> bool {
         self.inner.draining.cancel();
         self.inner.tasks.close();
@@ -151,6 +166,12 @@ impl Service {
             return Err(ServiceError::ShuttingDown);
         }
         Ok(self.database().ping().await?)
+    }
+
+    /// Wakes those who read events.
+    #[must_use]
+    pub fn hub(&self) -> &Hub {
+        &self.inner.hub
     }
 
     /// The bounds in force.

@@ -9,8 +9,9 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::messages::MessageRow;
-use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
-use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
+use super::sessions::{SessionRow, WriteRefusal, count_events, lock, lock_open, store_counters};
+use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, events, on_both, spell};
+use crate::domain::event::Change;
 use crate::domain::message::{Identity, Message, Role};
 use crate::domain::pairing::{Counters, End, Tail, rebuild_tail};
 
@@ -57,7 +58,8 @@ impl Write for Rewind {
             if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
             }
-            Ok(Ok(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Rewind, None, self.now).await?;
+            Ok(Ok(after))
         })
     }
 }
@@ -107,7 +109,8 @@ impl Write for Restore {
             };
             activate(conn, self.key, version).await?;
             touch(conn, self.key, self.now).await?;
-            Ok(Ok(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Restore, None, self.now).await?;
+            Ok(Ok(after))
         })
     }
 }
@@ -181,6 +184,7 @@ impl Write for EditMessage {
             if let Some(fault) = stored.changed_identity(&new) {
                 return Ok(Err(EditRefusal::Identity(fault)));
             }
+            let mut compact_size = session.compact_size;
             // Erased already: there is nothing left to take away.
             if !(self.message.is_none() && old.erased) {
                 self.replace(conn, &old, &stored, &new).await?;
@@ -192,6 +196,12 @@ impl Write for EditMessage {
                 if old.position.is_some() && session.compact_seq >= old.seq {
                     activate_newest(conn, self.key).await?;
                 }
+                let reason = match self.message {
+                    Some(_) => Change::Edit,
+                    None => Change::Erase,
+                };
+                let after = finish(conn, self.key, reason, Some(old.seq), self.now).await?;
+                compact_size = after.compact_size;
             }
             let row = on_both!(conn, c => sqlx::query_as(
                 "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body \
@@ -202,8 +212,7 @@ impl Write for EditMessage {
             .bind(old.seq)
             .fetch_one(c)
             .await)?;
-            let session = finish(conn, self.key).await?;
-            Ok(Ok((row, session.compact_size)))
+            Ok(Ok((row, compact_size)))
         })
     }
 }
@@ -318,7 +327,8 @@ impl Write for Heal {
             };
             settle(conn, self.key, before.last_seq, None, self.now).await?;
             activate_newest(conn, self.key).await?;
-            Ok(Some(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Heal, None, self.now).await?;
+            Ok(Some(after))
         })
     }
 }
@@ -327,10 +337,17 @@ fn signed(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-async fn finish(conn: &mut Conn<'_>, key: SessionKey) -> Result<SessionRow> {
-    lock(conn, key).await?.ok_or(StorageError::Corrupt(
-        "a session vanished in its transaction",
-    ))
+/// Tells of the change that was written; gives the session as it stands now.
+async fn finish(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    reason: Change,
+    seq: Option<i64>,
+    now: Timestamp,
+) -> Result<SessionRow> {
+    let row = count_events(conn, key, 1).await?;
+    events::insert_updated(conn, key, &row, reason, seq, now).await?;
+    Ok(row)
 }
 
 async fn touch(conn: &mut Conn<'_>, key: SessionKey, now: Timestamp) -> Result<()> {
@@ -414,7 +431,7 @@ pub(super) async fn settle(
             tail.interrupted_by.clone_from(&kept.interrupted_by);
         }
     }
-    store_counters(conn, key, &counters, &tail, now).await?;
+    store_counters(conn, key, &counters, &tail, 0, now).await?;
     touch(conn, key, now).await
 }
 

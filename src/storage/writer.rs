@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{Conn, Result, StorageError, Write};
+use super::{Conn, Result, Signal, Signals, StorageError, Write};
 
 /// Writes that may wait. Beyond it a request is told to come again.
 const QUEUE: usize = 4_096;
@@ -35,6 +35,7 @@ trait Job: Send {
     fn deadline(&self) -> Instant;
     fn erases(&self) -> bool;
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>>;
+    /// Tells of what was committed, and answers.
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
 
@@ -42,6 +43,8 @@ struct Waiting<W: Write> {
     write: W,
     deadline: Instant,
     output: Option<W::Output>,
+    committed: Vec<Signal>,
+    signals: Signals,
     reply: oneshot::Sender<Result<W::Output>>,
 }
 
@@ -56,20 +59,24 @@ impl<W: Write> Job for Waiting<W> {
 
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            let mut conn = Conn::Sqlite(conn);
+            let mut conn = Conn::sqlite(conn);
             // A panic would end the only writer: it is caught and fails this write alone.
             let outcome = AssertUnwindSafe(self.write.run(&mut conn))
                 .catch_unwind()
                 .await
                 .unwrap_or(Err(StorageError::Corrupt("a write panicked")));
             self.output = Some(outcome?);
+            self.committed = conn.into_signals();
             Ok(())
         })
     }
 
     fn answer(self: Box<Self>, outcome: Result<()>) {
         let answer = match (outcome, self.output) {
-            (Ok(()), Some(output)) => Ok(output),
+            (Ok(()), Some(output)) => {
+                self.signals.send(self.committed);
+                Ok(output)
+            }
             (Ok(()), None) => Err(StorageError::Stopped),
             (Err(error), _) => Err(error),
         };
@@ -83,6 +90,7 @@ impl<W: Write> Job for Waiting<W> {
 pub struct SqliteWriter {
     queue: mpsc::Sender<Box<dyn Job>>,
     patience: Duration,
+    signals: Signals,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -98,9 +106,15 @@ impl SqliteWriter {
         Self {
             queue,
             patience,
+            signals: Signals::new(),
             stop,
             tasks,
         }
+    }
+
+    /// Told of what is committed.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// Commits what waits, takes nothing new, and closes the connection.
@@ -115,6 +129,8 @@ impl SqliteWriter {
             write,
             deadline: Instant::now() + self.patience,
             output: None,
+            committed: Vec::new(),
+            signals: self.signals.clone(),
             reply,
         };
         match self.queue.send_timeout(Box::new(job), self.patience).await {
@@ -286,10 +302,14 @@ async fn commit_alone(
 }
 
 /// Runs a write in a PostgreSQL transaction, again if it met a concurrent one.
-pub async fn write_postgres<W: Write>(pool: &PgPool, write: W) -> Result<W::Output> {
+pub async fn write_postgres<W: Write>(
+    pool: &PgPool,
+    signals: &Signals,
+    write: W,
+) -> Result<W::Output> {
     let mut tried = 1;
     loop {
-        match try_postgres(pool, &write).await {
+        match try_postgres(pool, signals, &write).await {
             Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
                 back_off(tried).await;
                 tried += 1;
@@ -299,10 +319,13 @@ pub async fn write_postgres<W: Write>(pool: &PgPool, write: W) -> Result<W::Outp
     }
 }
 
-async fn try_postgres<W: Write>(pool: &PgPool, write: &W) -> Result<W::Output> {
+async fn try_postgres<W: Write>(pool: &PgPool, signals: &Signals, write: &W) -> Result<W::Output> {
     let mut transaction = pool.begin().await?;
-    let output = write.run(&mut Conn::Postgres(&mut transaction)).await?;
+    let mut conn = Conn::postgres(&mut transaction);
+    let output = write.run(&mut conn).await?;
+    let committed = conn.into_signals();
     transaction.commit().await?;
+    signals.send(committed);
     Ok(output)
 }
 
