@@ -20,9 +20,10 @@ use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{
-    Bounds, Caller, Defaults, Explanation, ModelAt, Parts, Service, ServiceError, Summarizer,
+    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, Service, ServiceError,
+    Summarizer,
 };
-use crate::storage::{Database, MigrateError, Options, StorageError, Url};
+use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -180,6 +181,11 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             lease: settings.compaction.lease(),
             compaction_deadline: settings.compaction.deadline(),
         },
+        events: EventTimes {
+            keep_alive: settings.events.keep_alive(),
+            poll: settings.events.poll(),
+            retention: settings.events.retention(),
+        },
         clock: OffsetDateTime::now_utc,
         new_id: Uuid::now_v7,
         runtime: Handle::current(),
@@ -229,6 +235,7 @@ impl Application {
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
         let (server, address) = bind(&settings, service.clone())?;
+        service.start(settings.listen_url().and_then(ListenUrl::parse));
         if !address.ip().is_loopback() {
             tracing::warn!(
                 %address,
@@ -269,13 +276,15 @@ impl Application {
     /// The server failed.
     pub async fn run(self) -> Result<(), StartError> {
         let handle = self.server.handle();
-        let ending = end_gracefully(self.stop, handle, self.service, self.patience);
+        let service = self.service.clone();
+        let ending = end_gracefully(self.stop, handle, service, self.patience);
         let ending = tokio::spawn(ending);
         self.server.await.map_err(StartError::Serve)?;
         // The server also ends by itself if it fails; then nobody waits for the signals any more.
         if !ending.is_finished() {
             ending.abort();
         }
+        self.service.close().await;
         self.database.close().await;
         Ok(())
     }
@@ -310,6 +319,7 @@ async fn end_gracefully(
             tracing::warn!("a compaction still runs; its lease will run out");
         }
         server.stop(true).await;
+        service.close().await;
     };
     tokio::select! {
         () = finish => {}

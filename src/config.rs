@@ -28,6 +28,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::mistake::{ConfigError, Mistake};
+use self::options::SAME;
 use self::sources::Chosen;
 
 /// The documentation of the configuration, and the lowest layer of it.
@@ -41,6 +42,9 @@ pub struct Settings {
     pub listen: SocketAddr,
     #[serde(deserialize_with = "database_url")]
     pub database_url: DatabaseUrl,
+    /// `same`, a URL, or nothing. See [`Settings::listen_url`].
+    #[serde(deserialize_with = "secret")]
+    pub database_listen_url: SecretString,
     pub log: String,
     pub log_format: LogFormat,
     /// Empty when there is none. What a call needs is put together by [`Settings::main_model`].
@@ -57,6 +61,7 @@ pub struct Settings {
     pub http: HttpSettings,
     pub limits: LimitSettings,
     pub compaction: CompactionSettings,
+    pub events: EventSettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
@@ -108,6 +113,14 @@ pub struct CompactionSettings {
     pub output_cap: OutputCap,
     /// 0 means four times the summary's length; see [`CompactionSettings::output_cap_tokens`].
     pub output_cap_tokens: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventSettings {
+    pub retention_days: u64,
+    pub keep_alive_seconds: u64,
+    pub poll_ms: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -263,6 +276,15 @@ impl Settings {
             figment = figment.merge((path, value));
         }
         figment.extract().map_err(Box::new)
+    }
+
+    /// Where other replicas are heard, with its password; none if they are not.
+    #[must_use]
+    pub fn listen_url(&self) -> Option<&str> {
+        match non_empty(self.database_listen_url.expose_secret())? {
+            SAME => Some(self.database_url.expose()),
+            url => Some(url),
+        }
     }
 
     /// The model that answers in turns; none unless both its address and its name are known.
@@ -433,6 +455,23 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
+    }
+}
+
+impl EventSettings {
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        Duration::from_hours(24 * self.retention_days)
+    }
+
+    #[must_use]
+    pub fn keep_alive(&self) -> Duration {
+        Duration::from_secs(self.keep_alive_seconds)
+    }
+
+    #[must_use]
+    pub fn poll(&self) -> Duration {
+        Duration::from_millis(self.poll_ms)
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) enum Takes {
     OneOf(&'static [&'static str]),
     Listen,
     DatabaseUrl,
+    /// `same`, the URL of a PostgreSQL database, or nothing.
+    ListenUrl,
     LogFilter,
     /// The address of a model server, or nothing.
     BaseUrl,
@@ -44,6 +46,7 @@ pub(super) enum Given<'a> {
 pub(super) const OPTIONS: &[Opt] = &[
     opt("listen", Takes::Listen),
     opt("database_url", Takes::DatabaseUrl),
+    opt("database_listen_url", Takes::ListenUrl),
     opt("log", Takes::LogFilter),
     opt("log_format", Takes::OneOf(&["text", "json"])),
     opt("model_base_url", Takes::BaseUrl),
@@ -84,6 +87,9 @@ pub(super) const OPTIONS: &[Opt] = &[
         Takes::OneOf(&["max_tokens", "max_completion_tokens", "none"]),
     ),
     opt("compaction.output_cap_tokens", Takes::Whole(0, 1_000_000)),
+    opt("events.retention_days", Takes::Whole(1, 3_650)),
+    opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
+    opt("events.poll_ms", Takes::Whole(100, 60_000)),
     opt(
         "tokens.counter",
         Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),
@@ -185,7 +191,9 @@ impl Opt {
         }
         match self.takes {
             Takes::Secret => "a value that is not shown here".into(),
-            Takes::DatabaseUrl => format!("`{}`", shortened(&without_password(text))).into(),
+            Takes::DatabaseUrl | Takes::ListenUrl => {
+                format!("`{}`", shortened(&without_password(text))).into()
+            }
             Takes::BaseUrl if text.contains(['@', '?', '#']) => {
                 "an address that may hold a secret and is not shown here".into()
             }
@@ -205,6 +213,7 @@ impl Takes {
                     .into()
             }),
             Self::DatabaseUrl => check_database_url(text).map_err(Cow::Borrowed),
+            Self::ListenUrl => check_listen_url(text).map_err(Cow::Borrowed),
             Self::LogFilter => check_log_filter(text),
             Self::BaseUrl => check_base_url(text).map_err(Cow::Borrowed),
             Self::Name => check(
@@ -265,6 +274,18 @@ pub(super) fn check_database_url(text: &str) -> Result<(), &'static str> {
         .filter(|rest| !rest.is_empty())
         .map(|_| ())
         .ok_or(TAKES)
+}
+
+/// Stands for the URL of the database itself.
+pub(super) const SAME: &str = "same";
+
+fn check_listen_url(text: &str) -> Result<(), &'static str> {
+    let is_postgres = check_database_url(text).is_ok() && !text.starts_with("sqlite:");
+    if text.is_empty() || text == SAME || is_postgres {
+        Ok(())
+    } else {
+        Err("it takes `same`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or nothing")
+    }
 }
 
 /// A database URL that can be shown. Made for URLs that are malformed as well, so it hides too much rather than too

@@ -6,8 +6,10 @@
 pub mod anthropic;
 pub mod budget;
 pub mod context;
+pub mod event;
 pub mod extractive;
 pub mod fold;
+pub mod ids;
 pub mod json;
 pub mod message;
 pub mod pairing;

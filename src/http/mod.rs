@@ -8,6 +8,7 @@ mod compactions;
 mod context;
 mod cursor;
 mod dispatches;
+mod events;
 mod extract;
 mod finish;
 mod messages;
@@ -65,6 +66,8 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(compactions::compact_session)
         .service(compactions::list_compactions)
         .service(compactions::get_compaction)
+        .service(events::session_events)
+        .service(events::all_events)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::openapi_document);

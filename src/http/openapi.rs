@@ -104,6 +104,7 @@ fn document() -> Value {
         {"name": "Messages", "description": "The history: every message, byte for byte as it came."},
         {"name": "Context", "description": "What the model should see now."},
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
+        {"name": "Events", "description": "What happens, as it happens: server-sent events."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
     parts.insert("tags".into(), tags);

@@ -15,19 +15,23 @@ use super::error::refused;
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
+use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun};
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
 use crate::domain::prompt;
 use crate::domain::size::Size;
 use crate::domain::transcript::Entry;
 use crate::storage::{
-    AcquireLease, Acquired, Aim, BatchRow, CommitCompaction, Committed, CompactionRow,
-    NewCompaction, ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError, WriteRefusal,
-    batch_digest_start,
+    AcquireLease, Acquired, Aim, AnnounceRun, Announced, BatchRow, CommitCompaction, Committed,
+    CompactionRow, NewCompaction, ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError,
+    WriteRefusal, batch_digest_start,
 };
 
 /// Longest time a client is told to wait for a running compaction; most end sooner than their lease.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// What asked for a compaction: a request.
+const MANUAL: &str = "manual";
 
 /// What a compaction is asked to do. All optional; the session's own settings stand in.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -218,7 +222,8 @@ impl Service {
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
         let bounds = self.bounds();
-        let token = Uuid::new_v4();
+        // The id of the compaction, if one is made.
+        let token = self.new_id();
         let now = self.now();
         let acquire = AcquireLease {
             key,
@@ -251,10 +256,16 @@ impl Service {
             .await
             .unwrap_or(Err(ServiceError::Internal("a compaction panicked")));
         // A commit gave the lease back already; then this finds nothing to do.
-        if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some())
-            && let Err(error) = self.database().write(ReleaseLease { key, token }).await
-        {
-            tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
+        if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some()) {
+            let release = ReleaseLease {
+                key,
+                token,
+                end: end_of(outcome.as_ref().err()),
+                now: self.now(),
+            };
+            if let Err(error) = self.database().write(release).await {
+                tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
+            }
         }
         outcome
     }
@@ -310,6 +321,8 @@ impl Service {
         if entries.is_empty() {
             return Ok(nothing(Reason::Empty, session));
         }
+        self.announce(key, id, token, &session.row, &plan.numbers)
+            .await?;
         let summary = self
             .inner
             .summarizer
@@ -330,7 +343,7 @@ impl Service {
             based_on: session.row.compaction_version,
             rewrites: session.row.rewrites,
             compaction: NewCompaction {
-                id: self.new_id(),
+                id: token,
                 cut,
                 digest,
                 batch_length: plan.numbers.batch_length,
@@ -345,7 +358,7 @@ impl Service {
                 keep_recent_turns: plan.request.keep_recent_turns,
                 boundary: plan.request.boundary.as_str(),
                 instructions: request.instructions,
-                cause: "manual",
+                cause: MANUAL,
                 method,
                 model,
                 usage,
@@ -379,6 +392,40 @@ impl Service {
                     dry_run: false,
                 })
             }
+        }
+    }
+
+    /// Tells that a compaction begins. One that finds nothing to do is not told of.
+    async fn announce(
+        &self,
+        key: SessionKey,
+        id: &str,
+        token: Uuid,
+        row: &SessionRow,
+        planned: &Planned,
+    ) -> Result<(), ServiceError> {
+        let summary = row.compact_summary.as_deref().map(Size::of);
+        let summary_tokens = summary.map_or(0, Size::tokens);
+        let announce = AnnounceRun {
+            key,
+            token,
+            run: CompactionRun {
+                trigger: MANUAL.to_owned(),
+                based_on: row.compaction_version,
+                from: planned.from,
+                to: planned.to,
+                count: planned.to - planned.from,
+                length_before: planned.summary_length + planned.tail_length,
+                tokens_before: i64::try_from(summary_tokens).unwrap_or(i64::MAX)
+                    + row.history_tokens
+                    - row.compact_tokens,
+            },
+            now: self.now(),
+        };
+        match self.database().write(announce).await? {
+            Ok(Announced::Yes) => Ok(()),
+            Ok(Announced::LeaseLost) => Err(ServiceError::CompactionConflict),
+            Err(refusal) => Err(refused(refusal, id)),
         }
     }
 
@@ -435,6 +482,20 @@ impl Service {
         let key = key(caller, id)?;
         let database = self.database();
         Ok(database.list_compactions(key, after_version, limit).await?)
+    }
+}
+
+/// How a run ended that committed nothing.
+fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
+    match error {
+        // It found nothing to do, and was not told of either.
+        None
+        | Some(
+            ServiceError::CompactionConflict
+            | ServiceError::SessionClosed
+            | ServiceError::SessionNotFound { .. },
+        ) => CompactionEnd::Cancelled(Cancelled::Conflict),
+        Some(error) => CompactionEnd::Failed(error.failure_code()),
     }
 }
 

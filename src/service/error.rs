@@ -165,6 +165,20 @@ pub enum SummarizerFailure {
 }
 
 impl ServiceError {
+    /// The code under which work that failed by itself is told of: the one its request is answered with.
+    #[must_use]
+    pub fn failure_code(&self) -> &'static str {
+        match self {
+            Self::SummarizerFailed(SummarizerFailure::Unacceptable(Unacceptable::NotSmaller {
+                ..
+            })) => "SUMMARY_NOT_SMALLER",
+            Self::SummarizerFailed(_) | Self::CompactionTimeout(_) => "SUMMARIZER_FAILED",
+            Self::Storage(error) if error.is_temporary() => "STORAGE_UNAVAILABLE",
+            Self::ShuttingDown | Self::ContextMoved => "STORAGE_UNAVAILABLE",
+            _ => "INTERNAL",
+        }
+    }
+
     /// No session of that name, which is shortened: it may be anything.
     #[must_use]
     pub fn session_not_found(id: &str) -> Self {

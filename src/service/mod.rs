@@ -5,12 +5,14 @@
 //! share nothing but the database.
 
 mod agents;
+mod background;
 mod compaction;
 mod context;
 mod dispatch;
 mod error;
+mod events;
 mod explain;
-mod ids;
+mod hub;
 mod layout;
 mod messages;
 mod rendering;
@@ -30,13 +32,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::domain::ids;
+pub use crate::domain::ids::{compaction_id, parse_session_id, session_id};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
 pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, Judged};
 pub use error::{ServiceError, SummarizerFailure};
+pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
-pub use ids::{compaction_id, parse_session_id, session_id};
+pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
@@ -103,6 +108,8 @@ struct Inner {
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    times: EventTimes,
+    hub: Arc<Hub>,
     counter: Counter,
     clock: fn() -> OffsetDateTime,
     new_id: fn() -> Uuid,
@@ -110,6 +117,8 @@ struct Inner {
     tasks: TaskTracker,
     draining: CancellationToken,
     indexing: Indexing,
+    background: TaskTracker,
+    closing: CancellationToken,
 }
 
 /// What a [`Service`] is made of.
@@ -122,6 +131,8 @@ pub struct Parts {
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// Times of events.
+    pub events: EventTimes,
     /// What counts tokens.
     pub counter: Counter,
     /// The present.
@@ -142,6 +153,8 @@ impl Service {
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                times: parts.events,
+                hub: Arc::default(),
                 counter: parts.counter,
                 clock: parts.clock,
                 new_id: parts.new_id,
@@ -149,11 +162,13 @@ impl Service {
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
+                background: TaskTracker::new(),
+                closing: CancellationToken::new(),
             }),
         }
     }
 
-    /// Takes no new compactions, and waits for those that run, at most this long. Says whether all ended.
+    /// Ends the streams of events, takes no new compactions, and waits for those that run, at most this long. Says whether all ended.
     pub async fn drain(&self, patience: Duration) -> bool {
         self.inner.draining.cancel();
         self.inner.tasks.close();
@@ -171,6 +186,12 @@ impl Service {
             return Err(ServiceError::ShuttingDown);
         }
         Ok(self.database().ping().await?)
+    }
+
+    /// Wakes those who read events.
+    #[must_use]
+    pub fn hub(&self) -> &Hub {
+        &self.inner.hub
     }
 
     /// The bounds in force.

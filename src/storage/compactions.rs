@@ -4,11 +4,12 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::sessions::{SessionRow, WriteRefusal, lock, lock_open};
+use super::sessions::{SessionRow, WriteRefusal, count_events, lock_open};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, elisions, leases, on_both,
+    Conn, Database, Result, SessionKey, Timestamp, Write, elisions, events, leases, on_both,
     one_more, reading, spell, take_page, unspell,
 };
+use crate::domain::event::{CompactionRun, CompactionStatus, Event};
 use crate::domain::message::Digest256;
 use crate::domain::plan::Cut;
 
@@ -154,12 +155,13 @@ impl Write for CommitCompaction {
                 Ok(session) => session,
                 Err(refusal) => return Ok(Committed::Refused(refusal)),
             };
-            let unchanged = session.compaction_version == self.based_on
-                && session.rewrites == self.rewrites
-                && leases::release(conn, self.key, self.token).await?;
-            if !unchanged {
+            if session.compaction_version != self.based_on || session.rewrites != self.rewrites {
                 return Ok(Committed::Conflict);
             }
+            let released = leases::release(conn, self.key, self.token).await?;
+            let Some(lease) = released else {
+                return Ok(Committed::Conflict);
+            };
             let newest: Option<i64> = on_both!(conn, c => sqlx::query_scalar(
                 "SELECT max(version) FROM compactions WHERE tenant_id = $1 AND session_id = $2"
             )
@@ -172,15 +174,33 @@ impl Write for CommitCompaction {
             self.move_pointer(conn, version).await?;
             let compact_seq = self.compaction.cut.last_seq;
             elisions::carry_over(conn, self.key, self.based_on, version, compact_seq).await?;
-            let session = lock(conn, self.key).await?.ok_or(StorageError::Corrupt(
-                "a session vanished in its transaction",
-            ))?;
+            let run = lease.run()?;
+            let session = count_events(conn, self.key, i64::from(run.is_some())).await?;
+            if let Some(run) = run {
+                let event = self.completed(run, version, &session);
+                events::insert(conn, self.key, session.event_seq, &[event], self.now).await?;
+            }
             Ok(Committed::Done(Box::new((record, session))))
         })
     }
 }
 
 impl CommitCompaction {
+    /// What is told of it. The sizes after are those of now: messages may have been appended meanwhile.
+    fn completed(&self, run: CompactionRun, version: i64, session: &SessionRow) -> Event {
+        let (cut, new) = (&self.compaction.cut, &self.compaction);
+        Event::ContextDefaultCompacted {
+            compaction_id: self.token,
+            status: CompactionStatus::Completed,
+            version,
+            run,
+            length_after: new.summary_length + session.history_length - cut.length,
+            tokens_after: new.summary_tokens + session.history_tokens - cut.tokens,
+            method: new.method.to_owned(),
+            duration_ms: new.duration_ms,
+        }
+    }
+
     async fn insert(
         &self,
         conn: &mut Conn<'_>,

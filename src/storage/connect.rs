@@ -8,9 +8,10 @@ use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
+use tokio::sync::broadcast;
 
 use super::writer::{SqliteWriter, write_postgres};
-use super::{Conn, Result, StorageError, Write, on_both, reading};
+use super::{Conn, Result, Signal, Signals, StorageError, Write, on_both, reading};
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
@@ -89,7 +90,12 @@ pub enum Database {
         writer: SqliteWriter,
     },
     /// One pool.
-    Postgres(PgPool),
+    Postgres {
+        /// Its connections.
+        pool: PgPool,
+        /// Told of what is committed.
+        signals: Signals,
+    },
 }
 
 fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
@@ -143,7 +149,8 @@ impl Database {
                     .acquire_timeout(options.acquire_timeout)
                     .connect_with((**connect).clone().disable_statement_logging())
                     .await?;
-                Ok(Self::Postgres(pool))
+                let signals = Signals::new();
+                Ok(Self::Postgres { pool, signals })
             }
         }
     }
@@ -157,14 +164,14 @@ impl Database {
             Url::Sqlite(path) => {
                 create_private(path);
                 let mut conn = sqlite_options(path, options).connect().await?;
-                let before = applied(&mut Conn::Sqlite(&mut conn)).await;
+                let before = applied(&mut Conn::sqlite(&mut conn)).await;
                 SQLITE_MIGRATIONS.run(&mut conn).await?;
                 conn.close().await?;
                 (&SQLITE_MIGRATIONS, before)
             }
             Url::Postgres(connect) => {
                 let mut conn = connect.connect().await?;
-                let before = applied(&mut Conn::Postgres(&mut conn)).await;
+                let before = applied(&mut Conn::postgres(&mut conn)).await;
                 POSTGRES_MIGRATIONS.run(&mut conn).await?;
                 conn.close().await?;
                 (&POSTGRES_MIGRATIONS, before)
@@ -184,7 +191,16 @@ impl Database {
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
         match self {
             Self::Sqlite { writer, .. } => writer.write(write).await,
-            Self::Postgres(pool) => write_postgres(pool, write).await,
+            Self::Postgres { pool, signals } => write_postgres(pool, signals, write).await,
+        }
+    }
+
+    /// What is committed through this handle and its clones from now on.
+    #[must_use]
+    pub fn signals(&self) -> broadcast::Receiver<Signal> {
+        match self {
+            Self::Sqlite { writer, .. } => writer.signals().subscribe(),
+            Self::Postgres { signals, .. } => signals.subscribe(),
         }
     }
 
@@ -206,7 +222,7 @@ impl Database {
                 readers.close().await;
                 writer.close().await;
             }
-            Self::Postgres(pool) => pool.close().await,
+            Self::Postgres { pool, .. } => pool.close().await,
         }
     }
 }

@@ -5,9 +5,10 @@ use futures_util::future::BoxFuture;
 use super::elisions::{self, NewElision};
 use super::sessions::{WriteRefusal, lock_open};
 use super::{
-    Conn, Database, Result, SessionKey, Timestamp, View, Write, on_both, one_more, reading, spell,
-    take_page, unspell,
+    Conn, Database, Result, SessionKey, Timestamp, View, Write, events, on_both, one_more, reading,
+    spell, take_page, unspell,
 };
+use crate::domain::event::Event;
 
 /// A dispatch as it is stored.
 #[derive(Debug, Clone, sqlx::FromRow)]
@@ -169,7 +170,15 @@ impl Write for RecordDispatch {
             elisions::insert(conn, self.key, version, n, &self.elisions).await?;
             self.insert(conn, n).await?;
             self.store_marks(conn, n).await?;
-            self.count(conn, n).await?;
+            let event_seq = self.count(conn, n).await?;
+            let event = Event::ContextDispatched {
+                n,
+                tokens_before: self.dispatch.tokens_before,
+                tokens_after: self.dispatch.tokens_after,
+                added: self.added(),
+                format: self.dispatch.format.to_owned(),
+            };
+            events::insert(conn, self.key, event_seq, &[event], self.now).await?;
             Ok(Recorded::Done(n))
         })
     }
@@ -245,18 +254,18 @@ impl RecordDispatch {
         Ok(())
     }
 
-    /// The one place where dispatches are counted.
-    async fn count(&self, conn: &mut Conn<'_>, n: i64) -> Result<()> {
+    /// The one place where dispatches are counted. Gives the number of the event that tells of this one.
+    async fn count(&self, conn: &mut Conn<'_>, n: i64) -> Result<i64> {
         let new = &self.dispatch;
         let (previous, shared) = new.shared.unwrap_or((0, 0));
         let changed = i64::from(!self.elisions.is_empty());
-        on_both!(conn, c => sqlx::query(
+        Ok(on_both!(conn, c => sqlx::query_scalar(
             "UPDATE sessions SET dispatch_count = $3, \
              plan_dispatch = CASE WHEN $4 > 0 THEN $3 ELSE plan_dispatch END, \
              revision = revision + $4, plan_changes = plan_changes + $4, elisions = elisions + $5, \
              tokens_saved = tokens_saved + $6, previous_bytes = previous_bytes + $7, \
-             shared_bytes = shared_bytes + $8, refetches = refetches + $9 \
-             WHERE tenant_id = $1 AND id = $2"
+             shared_bytes = shared_bytes + $8, refetches = refetches + $9, event_seq = event_seq + 1 \
+             WHERE tenant_id = $1 AND id = $2 RETURNING event_seq"
         )
         .bind(self.key.tenant.0)
         .bind(self.key.session)
@@ -267,10 +276,8 @@ impl RecordDispatch {
         .bind(previous)
         .bind(shared)
         .bind(new.refetches)
-        .execute(c)
-        .await
-        .map(drop))?;
-        Ok(())
+        .fetch_one(c)
+        .await)?)
     }
 }
 

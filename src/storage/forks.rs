@@ -4,8 +4,9 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use super::rewrites::{activate_newest, coverable, settle};
-use super::sessions::{Edit, SessionRow, lock, store_labels};
-use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
+use super::sessions::{Edit, SessionRow, count_events, lock, store_labels};
+use super::{Conn, Result, SessionKey, Timestamp, Write, events, on_both, spell};
+use crate::domain::event::Event;
 
 /// Copies a session up to a `seq`.
 #[derive(Debug, Clone)]
@@ -48,10 +49,13 @@ impl Write for Fork {
             if parent.compact_seq > limit {
                 activate_newest(conn, key).await?;
             }
-            let fork = lock(conn, key).await?;
-            Ok(Some(fork.ok_or(StorageError::Corrupt(
-                "a session vanished in its transaction",
-            ))?))
+            let fork = count_events(conn, key, 1).await?;
+            let event = Event::SessionCreated {
+                forked_from: Some(self.key.session),
+                totals: fork.totals(),
+            };
+            events::insert(conn, key, fork.event_seq, &[event], self.now).await?;
+            Ok(Some(fork))
         })
     }
 }

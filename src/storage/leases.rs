@@ -1,12 +1,20 @@
 //! Leases: who works on a session. Rows, so that they hold between replicas and end with a crash.
 //!
 //! A row of its own rather than columns of the session: a renewal must not wait for an append.
+//!
+//! The token is the id of the run. A run that was told of (`announced`) has exactly one end that is told
+//! of as well, and whoever deletes its lease tells of it: the run itself when it commits or gives up, or
+//! else, once the lease has run out, the next to take it or the sweep.
 
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
-use super::sessions::{WriteRefusal, lock_open};
-use super::{Conn, Result, SessionKey, Timestamp, Write, on_both};
+use super::events::emit;
+use super::sessions::{WriteRefusal, lock, lock_open};
+use super::{
+    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both, reading,
+};
+use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun, Event};
 
 /// The lease of compactions.
 pub(super) const COMPACTION: &str = "compaction";
@@ -16,7 +24,7 @@ pub(super) const COMPACTION: &str = "compaction";
 pub struct AcquireLease {
     /// Which session.
     pub key: SessionKey,
-    /// Names this holder.
+    /// Names this holder: the id of the run.
     pub token: Uuid,
     /// The present.
     pub now: Timestamp,
@@ -42,22 +50,21 @@ impl Write for AcquireLease {
             if let Err(refusal) = lock_open(conn, self.key).await? {
                 return Ok(Err(refusal));
             }
-            let token: Uuid = on_both!(conn, c => sqlx::query_scalar(
+            // Whoever died with the lease is told of before the next begins.
+            end_expired(conn, self.key, self.now).await?;
+            let taken = on_both!(conn, c => sqlx::query(
                 "INSERT INTO leases (tenant_id, session_id, kind, token, expires_at) \
-                 VALUES ($1, $2, $3, $4, $6) ON CONFLICT (tenant_id, session_id, kind) DO UPDATE SET \
-                 token = CASE WHEN leases.expires_at <= $5 THEN excluded.token ELSE leases.token END, \
-                 expires_at = CASE WHEN leases.expires_at <= $5 THEN excluded.expires_at \
-                 ELSE leases.expires_at END RETURNING token"
+                 VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
             )
             .bind(self.key.tenant.0)
             .bind(self.key.session)
             .bind(COMPACTION)
             .bind(self.token)
-            .bind(self.now)
             .bind(self.expires_at)
-            .fetch_one(c)
-            .await)?;
-            if token == self.token {
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected()))?;
+            if taken == 1 {
                 return Ok(Ok(Acquired::Yes));
             }
             let until = on_both!(conn, c => sqlx::query_scalar(
@@ -69,6 +76,60 @@ impl Write for AcquireLease {
             .fetch_one(c)
             .await)?;
             Ok(Ok(Acquired::HeldUntil(until)))
+        })
+    }
+}
+
+/// Tells that a run has found something to do. From here on its end is told of too.
+#[derive(Debug, Clone)]
+pub struct AnnounceRun {
+    /// Which session.
+    pub key: SessionKey,
+    /// The holder.
+    pub token: Uuid,
+    /// What it sets out to do.
+    pub run: CompactionRun,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Whether a run was announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// It was.
+    Yes,
+    /// It does not hold the lease any more.
+    LeaseLost,
+}
+
+impl Write for AnnounceRun {
+    type Output = Result<Announced, WriteRefusal>;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
+        Box::pin(async move {
+            if let Err(refusal) = lock_open(conn, self.key).await? {
+                return Ok(Err(refusal));
+            }
+            let text = serde_json::to_string(&self.run)
+                .map_err(|_| StorageError::Corrupt("leases.announced"))?;
+            let held = on_both!(conn, c => sqlx::query(
+                "UPDATE leases SET announced = $5 \
+                 WHERE tenant_id = $1 AND session_id = $2 AND kind = $3 AND token = $4"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(COMPACTION)
+            .bind(self.token)
+            .bind(&text)
+            .execute(c)
+            .await
+            .map(|done| done.rows_affected()))?;
+            if held == 0 {
+                return Ok(Ok(Announced::LeaseLost));
+            }
+            let event = Event::compaction_started(self.token, self.run.clone());
+            emit(conn, self.key, &[event], self.now).await?;
+            Ok(Ok(Announced::Yes))
         })
     }
 }
@@ -106,13 +167,17 @@ impl Write for RenewLease {
     }
 }
 
-/// Gives a lease back; nothing happens if it is no longer held.
+/// Gives a lease back and tells how an announced run ended; nothing happens if it is no longer held.
 #[derive(Debug, Clone)]
 pub struct ReleaseLease {
     /// Which session.
     pub key: SessionKey,
     /// The holder.
     pub token: Uuid,
+    /// How the run ended.
+    pub end: CompactionEnd,
+    /// When.
+    pub now: Timestamp,
 }
 
 impl Write for ReleaseLease {
@@ -120,21 +185,132 @@ impl Write for ReleaseLease {
     type Output = bool;
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<bool>> {
-        Box::pin(release(conn, self.key, self.token))
+        Box::pin(async move {
+            if lock(conn, self.key).await?.is_none() {
+                return Ok(false);
+            }
+            let released = release(conn, self.key, self.token).await?;
+            let Some(lease) = released else {
+                return Ok(false);
+            };
+            lease.tell(conn, self.key, self.end, self.now).await?;
+            Ok(true)
+        })
     }
 }
 
-/// Gives a lease back; says whether it was held.
-pub(super) async fn release(conn: &mut Conn<'_>, key: SessionKey, token: Uuid) -> Result<bool> {
-    let released = on_both!(conn, c => sqlx::query(
-        "DELETE FROM leases WHERE tenant_id = $1 AND session_id = $2 AND kind = $3 AND token = $4"
+/// A lease that was deleted.
+#[derive(sqlx::FromRow)]
+pub(super) struct Lease {
+    token: Uuid,
+    announced: Option<String>,
+}
+
+impl Lease {
+    /// What its run set out to do, if it was announced.
+    pub(super) fn run(&self) -> Result<Option<CompactionRun>> {
+        let read = |text: &String| serde_json::from_str(text);
+        let run = self.announced.as_ref().map(read).transpose();
+        run.map_err(|_| StorageError::Corrupt("leases.announced"))
+    }
+
+    async fn tell(
+        &self,
+        conn: &mut Conn<'_>,
+        key: SessionKey,
+        end: CompactionEnd,
+        now: Timestamp,
+    ) -> Result<()> {
+        match self.run()? {
+            Some(run) => {
+                let event = Event::compaction_ended(self.token, run, end);
+                emit(conn, key, &[event], now).await
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Gives a lease back; gives what it was if it was held.
+pub(super) async fn release(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    token: Uuid,
+) -> Result<Option<Lease>> {
+    Ok(on_both!(conn, c => sqlx::query_as(
+        "DELETE FROM leases WHERE tenant_id = $1 AND session_id = $2 AND kind = $3 AND token = $4 \
+         RETURNING token, announced"
     )
     .bind(key.tenant.0)
     .bind(key.session)
     .bind(COMPACTION)
     .bind(token)
-    .execute(c)
-    .await
-    .map(|done| done.rows_affected()))?;
-    Ok(released == 1)
+    .fetch_optional(c)
+    .await)?)
+}
+
+/// Deletes a lease that has run out, and tells of the end of its run. The session's row is held.
+async fn end_expired(conn: &mut Conn<'_>, key: SessionKey, now: Timestamp) -> Result<bool> {
+    let lease: Option<Lease> = on_both!(conn, c => sqlx::query_as(
+        "DELETE FROM leases WHERE tenant_id = $1 AND session_id = $2 AND kind = $3 \
+         AND expires_at <= $4 RETURNING token, announced"
+    )
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(COMPACTION)
+    .bind(now)
+    .fetch_optional(c)
+    .await)?;
+    let Some(lease) = lease else {
+        return Ok(false);
+    };
+    let end = CompactionEnd::Cancelled(Cancelled::LeaseExpired);
+    lease.tell(conn, key, end, now).await?;
+    Ok(true)
+}
+
+/// Ends the lease of a session if it has run out; gives whether it had.
+#[derive(Debug, Clone)]
+pub struct EndExpired {
+    /// Which session.
+    pub key: SessionKey,
+    /// The present.
+    pub now: Timestamp,
+}
+
+impl Write for EndExpired {
+    type Output = bool;
+
+    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<bool>> {
+        Box::pin(async move {
+            if lock(conn, self.key).await?.is_none() {
+                return Ok(false);
+            }
+            end_expired(conn, self.key, self.now).await
+        })
+    }
+}
+
+impl Database {
+    /// Sessions whose compaction lease has run out, the oldest first, `limit` at most. All tenants: it is
+    /// for the replica itself.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn find_expired_leases(&self, now: Timestamp, limit: i64) -> Result<Vec<SessionKey>> {
+        let found: Vec<(i64, Uuid)> = reading!(self, pool => sqlx::query_as(
+            "SELECT tenant_id, session_id FROM leases WHERE expires_at <= $1 AND kind = $2 \
+             ORDER BY expires_at LIMIT $3"
+        )
+        .bind(now)
+        .bind(COMPACTION)
+        .bind(limit)
+        .fetch_all(pool)
+        .await)?;
+        let key = |(tenant, session)| SessionKey {
+            tenant: TenantId(tenant),
+            session,
+        };
+        Ok(found.into_iter().map(key).collect())
+    }
 }

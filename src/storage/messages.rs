@@ -5,11 +5,13 @@ use std::sync::LazyLock;
 
 use futures_util::future::BoxFuture;
 
+use super::events;
 use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
     insert_text, on_both, one_more, reading, take_page,
 };
+use crate::domain::event::Event;
 use crate::domain::message::Message;
 use crate::domain::pairing::{PairingFault, Placed, place};
 
@@ -123,9 +125,15 @@ impl Write for AppendMessages {
                     self.key,
                     &placement.counters,
                     &placement.tail,
+                    1,
                     self.now,
                 )
                 .await?;
+                // The session's row, which this write holds, says what number is next.
+                if let Some(event) = appended(&placement.rows) {
+                    let number = session.event_seq + 1;
+                    events::insert(conn, self.key, number, &[event], self.now).await?;
+                }
                 last_seq = placement.counters.last_seq;
                 for row in placement.rows {
                     stored.insert(row.id.clone(), StoredRef::new(&row, self.now));
@@ -222,6 +230,16 @@ static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
         )
     })
 });
+
+/// What is told of rows that are appended; nothing without any.
+pub(super) fn appended(rows: &[Placed]) -> Option<Event> {
+    let (first, last) = (rows.first()?, rows.last()?);
+    Some(Event::MessageAppended {
+        first_seq: first.seq,
+        last_seq: last.seq,
+        count: i64::try_from(rows.len()).unwrap_or(i64::MAX),
+    })
+}
 
 /// Inserts rows that were placed.
 pub(super) async fn insert(

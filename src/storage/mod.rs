@@ -16,9 +16,11 @@ mod connect;
 mod contexts;
 mod dispatches;
 mod elisions;
+mod events;
 mod forks;
 mod landmarks;
 mod leases;
+mod listen;
 mod messages;
 mod rewrites;
 mod search;
@@ -26,11 +28,13 @@ mod sessions;
 mod timestamp;
 mod writer;
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, SqliteConnection};
+use tokio::sync::broadcast;
 
 pub use agents::{DeleteAgent, PutAgent, StoredAgent};
 pub use compactions::{
@@ -42,9 +46,13 @@ pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
 };
 pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
+pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;
 pub use landmarks::Aim;
-pub use leases::{AcquireLease, Acquired, ReleaseLease, RenewLease};
+pub use leases::{
+    AcquireLease, Acquired, AnnounceRun, Announced, EndExpired, ReleaseLease, RenewLease,
+};
+pub use listen::{ListenUrl, Listener};
 pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
@@ -140,9 +148,88 @@ pub type Result<T, E = StorageError> = std::result::Result<T, E>;
 /// A connection of either engine.
 pub enum Conn<'c> {
     /// An SQLite connection.
-    Sqlite(&'c mut SqliteConnection),
+    Sqlite(Held<'c, SqliteConnection>),
     /// A PostgreSQL connection.
-    Postgres(&'c mut PgConnection),
+    Postgres(Held<'c, PgConnection>),
+}
+
+/// A connection in use, with what is to be told once its transaction is committed.
+pub struct Held<'c, C> {
+    conn: &'c mut C,
+    signals: Vec<Signal>,
+}
+
+impl<'c, C> Held<'c, C> {
+    fn new(conn: &'c mut C) -> Self {
+        Self {
+            conn,
+            signals: Vec::new(),
+        }
+    }
+}
+
+impl<C> Deref for Held<'_, C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.conn
+    }
+}
+
+impl<C> DerefMut for Held<'_, C> {
+    fn deref_mut(&mut self) -> &mut C {
+        self.conn
+    }
+}
+
+impl<'c> Conn<'c> {
+    fn sqlite(conn: &'c mut SqliteConnection) -> Self {
+        Self::Sqlite(Held::new(conn))
+    }
+
+    fn postgres(conn: &'c mut PgConnection) -> Self {
+        Self::Postgres(Held::new(conn))
+    }
+
+    /// Tells of something once it is committed.
+    fn signal(&mut self, signal: Signal) {
+        match self {
+            Self::Sqlite(held) => held.signals.push(signal),
+            Self::Postgres(held) => held.signals.push(signal),
+        }
+    }
+
+    /// What is to be told.
+    fn into_signals(self) -> Vec<Signal> {
+        match self {
+            Self::Sqlite(held) => held.signals,
+            Self::Postgres(held) => held.signals,
+        }
+    }
+}
+
+/// Signals that a slow listener may fall behind before it misses some.
+const SIGNALS: usize = 4_096;
+
+/// Passes signals on to whoever listens in this process.
+#[derive(Clone)]
+pub struct Signals(broadcast::Sender<Signal>);
+
+impl Signals {
+    fn new() -> Self {
+        Self(broadcast::Sender::new(SIGNALS))
+    }
+
+    fn subscribe(&self) -> broadcast::Receiver<Signal> {
+        self.0.subscribe()
+    }
+
+    fn send(&self, signals: Vec<Signal>) {
+        for signal in signals {
+            // An error says that nobody listens.
+            drop(self.0.send(signal));
+        }
+    }
 }
 
 /// Expands an expression once per engine; in it the name stands for a connection of that engine.
@@ -168,7 +255,7 @@ macro_rules! reading {
     ($database:expr, $name:ident => $body:expr) => {
         match $database {
             $crate::storage::Database::Sqlite { readers: $name, .. } => $body,
-            $crate::storage::Database::Postgres($name) => $body,
+            $crate::storage::Database::Postgres { pool: $name, .. } => $body,
         }
     };
 }
@@ -257,11 +344,11 @@ fn chunks<'r, R>(
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// One tenant; every key begins with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TenantId(pub i64);
 
 /// A session of a tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// Whose it is.
     pub tenant: TenantId,

@@ -12,8 +12,9 @@ use super::dispatches::note_rewrite;
 use super::elisions;
 use super::messages::MessageRow;
 use super::search::{self, IndexChunk};
-use super::sessions::{SessionRow, WriteRefusal, lock, lock_open, store_counters};
-use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
+use super::sessions::{SessionRow, WriteRefusal, count_events, lock, lock_open, store_counters};
+use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, events, on_both, spell};
+use crate::domain::event::Change;
 use crate::domain::message::{Identity, Message, Role};
 use crate::domain::pairing::{Counters, End, Tail, rebuild_tail};
 
@@ -64,7 +65,8 @@ impl Write for Rewind {
             if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
             }
-            Ok(Ok(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Rewind, None, self.now).await?;
+            Ok(Ok(after))
         })
     }
 }
@@ -114,7 +116,8 @@ impl Write for Restore {
             };
             activate(conn, self.key, version).await?;
             touch(conn, self.key, self.now).await?;
-            Ok(Ok(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Restore, None, self.now).await?;
+            Ok(Ok(after))
         })
     }
 }
@@ -190,6 +193,7 @@ impl Write for EditMessage {
             if let Some(fault) = stored.changed_identity(&new) {
                 return Ok(Err(EditRefusal::Identity(fault)));
             }
+            let mut compact_size = session.compact_size;
             // Erased already: there is nothing left to take away.
             if !(self.message.is_none() && old.erased) {
                 self.replace(conn, &old, &stored, &new).await?;
@@ -207,6 +211,12 @@ impl Write for EditMessage {
                 if old.position.is_some() && session.compact_seq >= old.seq {
                     activate_newest(conn, self.key).await?;
                 }
+                let reason = match self.message {
+                    Some(_) => Change::Edit,
+                    None => Change::Erase,
+                };
+                let after = finish(conn, self.key, reason, Some(old.seq), self.now).await?;
+                compact_size = after.compact_size;
             }
             let row = on_both!(conn, c => sqlx::query_as(
                 "SELECT id, seq, position, length, erased, FALSE AS elided, incomplete, usage, created_at, \
@@ -217,8 +227,7 @@ impl Write for EditMessage {
             .bind(old.seq)
             .fetch_one(c)
             .await)?;
-            let session = finish(conn, self.key).await?;
-            Ok(Ok((row, session.compact_size)))
+            Ok(Ok((row, compact_size)))
         })
     }
 }
@@ -334,7 +343,8 @@ impl Write for Heal {
             };
             settle(conn, self.key, before.last_seq, None, self.now).await?;
             activate_newest(conn, self.key).await?;
-            Ok(Some(finish(conn, self.key).await?))
+            let after = finish(conn, self.key, Change::Heal, None, self.now).await?;
+            Ok(Some(after))
         })
     }
 }
@@ -343,10 +353,17 @@ fn signed(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-async fn finish(conn: &mut Conn<'_>, key: SessionKey) -> Result<SessionRow> {
-    lock(conn, key).await?.ok_or(StorageError::Corrupt(
-        "a session vanished in its transaction",
-    ))
+/// Tells of the change that was written; gives the session as it stands now.
+async fn finish(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    reason: Change,
+    seq: Option<i64>,
+    now: Timestamp,
+) -> Result<SessionRow> {
+    let row = count_events(conn, key, 1).await?;
+    events::insert_updated(conn, key, &row, reason, seq, now).await?;
+    Ok(row)
 }
 
 async fn touch(conn: &mut Conn<'_>, key: SessionKey, now: Timestamp) -> Result<()> {
@@ -430,7 +447,7 @@ pub(super) async fn settle(
             tail.interrupted_by.clone_from(&kept.interrupted_by);
         }
     }
-    store_counters(conn, key, &counters, &tail, now).await?;
+    store_counters(conn, key, &counters, &tail, 0, now).await?;
     touch(conn, key, now).await
 }
 

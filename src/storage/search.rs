@@ -347,7 +347,7 @@ impl Database {
                 .fetch(readers);
                 take_page(found, limit, size).await
             }
-            Self::Postgres(pool) => {
+            Self::Postgres { pool, .. } => {
                 // Materialised: hoping for an early end, the planner would read every row of the session.
                 let found = sqlx::query_as(
                     "WITH hits AS MATERIALIZED (SELECT DISTINCT seq FROM search_rows \

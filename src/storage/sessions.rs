@@ -5,11 +5,13 @@ use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::events::{self, News, Signal};
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
     on_both, one_more, reading, search, spell, take_page, unspell,
 };
+use crate::domain::event::{Change, Event};
 use crate::domain::message::Digest256;
 use crate::domain::pairing::{Counters, Tail};
 use crate::domain::policy::{
@@ -60,6 +62,7 @@ pub struct SessionRow {
     pub shared_bytes: i64,
     pub refetches: i64,
     pub restores: i64,
+    pub event_seq: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub closed_at: Option<Timestamp>,
@@ -128,8 +131,8 @@ macro_rules! columns {
          compaction_version, compact_seq, compact_length, compact_tokens, compact_bytes, last_seq, \
          message_count, position_count, history_length, history_tokens, history_bytes, \
          instruction_tokens, tail, revision, rewrites, dispatch_count, plan_dispatch, tokens_saved, \
-         elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, created_at, \
-         updated_at, closed_at"
+         elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, event_seq, \
+         created_at, updated_at, closed_at"
     };
 }
 
@@ -167,19 +170,40 @@ pub(super) async fn lock_open(
     })
 }
 
-/// Writes the running numbers and the end of the history behind an append.
+/// As [`lock`], and counts events that are to be stored next, with the numbers up to its `event_seq`.
+pub(super) async fn count_events(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    count: i64,
+) -> Result<SessionRow> {
+    let counted: Option<_> = on_both!(conn, c => sqlx::query_as(concat!(
+        "UPDATE sessions SET event_seq = event_seq + $3 WHERE tenant_id = $1 AND id = $2 RETURNING ",
+        columns!()
+    ))
+    .bind(key.tenant.0)
+    .bind(key.session)
+    .bind(count)
+    .fetch_optional(c)
+    .await)?;
+    counted.ok_or(StorageError::Corrupt(
+        "a session vanished in its transaction",
+    ))
+}
+
+/// Writes the running numbers and the end of the history behind an append, and counts the events of it.
 pub(super) async fn store_counters(
     conn: &mut Conn<'_>,
     key: SessionKey,
     counters: &Counters,
     tail: &Tail,
+    events: i64,
     now: Timestamp,
 ) -> Result<()> {
     let tail = serde_json::to_string(tail).map_err(|_| StorageError::Corrupt("sessions.tail"))?;
     on_both!(conn, c => sqlx::query(
         "UPDATE sessions SET last_seq = $3, message_count = $4, position_count = $5, \
          history_length = $6, history_tokens = $7, history_bytes = $8, instruction_tokens = $9, \
-         tail = $10, updated_at = $11, revision = revision + 1 WHERE tenant_id = $1 AND id = $2"
+         tail = $10, updated_at = $11, revision = revision + 1, event_seq = event_seq + $12 WHERE tenant_id = $1 AND id = $2"
     )
     .bind(key.tenant.0)
     .bind(key.session)
@@ -192,6 +216,7 @@ pub(super) async fn store_counters(
     .bind(counters.instruction_tokens)
     .bind(&tail)
     .bind(now)
+    .bind(events)
     .execute(c)
     .await
     .map(drop))?;
@@ -268,12 +293,24 @@ impl Write for CreateSession {
             store_labels(conn, self.key, &new.labels).await?;
             if !new.rows.is_empty() {
                 messages::insert(conn, self.key, &new.rows, self.now).await?;
-                store_counters(conn, self.key, &new.counters, &new.tail, self.now).await?;
+                store_counters(conn, self.key, &new.counters, &new.tail, 0, self.now).await?;
             }
-            lock(conn, self.key).await?.ok_or(StorageError::Corrupt(
-                "a session vanished in its transaction",
-            ))
+            self.tell(conn).await
         })
+    }
+}
+
+impl CreateSession {
+    async fn tell(&self, conn: &mut Conn<'_>) -> Result<SessionRow> {
+        let appended = messages::appended(&self.session.rows);
+        let row = count_events(conn, self.key, if appended.is_some() { 2 } else { 1 }).await?;
+        let created = Event::SessionCreated {
+            forked_from: None,
+            totals: row.totals(),
+        };
+        let events: Vec<_> = [created].into_iter().chain(appended).collect();
+        events::insert(conn, self.key, 1, &events, self.now).await?;
+        Ok(row)
     }
 }
 
@@ -418,10 +455,10 @@ impl Write for ChangeSession {
                 Some(false) => None,
             };
             let metadata = change.metadata.as_ref().map(|(text, _)| text);
-            let after = on_both!(conn, c => sqlx::query_as(concat!(
+            let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET title = $3, model = $4, metadata = $5, compact_count = $6, \
                  compaction = $7, pruning = $8, auto_compact = $9, status = $10, closed_at = $11, \
-                 updated_at = $12 WHERE tenant_id = $1 AND id = $2 RETURNING ",
+                 updated_at = $12, event_seq = event_seq + 1 WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
             ))
             .bind(self.key.tenant.0)
@@ -438,6 +475,21 @@ impl Write for ChangeSession {
             .bind(self.now)
             .fetch_one(c)
             .await)?;
+            let (totals, seq) = (after.totals(), None);
+            let event = match change.closed {
+                Some(true) => Event::SessionClosed { totals },
+                Some(false) => Event::SessionUpdated {
+                    reason: Change::Reopen,
+                    seq,
+                    totals,
+                },
+                None => Event::SessionUpdated {
+                    reason: Change::Patch,
+                    seq,
+                    totals,
+                },
+            };
+            events::insert(conn, self.key, after.event_seq, &[event], self.now).await?;
             Ok(Ok(after))
         })
     }
@@ -478,12 +530,12 @@ impl Write for ResetSession {
             dispatches::forget_all(conn, self.key).await?;
             search::unindex_after(conn, self.key, 0).await?;
             // last_seq stays: a seq is never used twice.
-            let after = on_both!(conn, c => sqlx::query_as(concat!(
+            let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET compact_summary = NULL, compact_size = 0, compaction_version = 0, \
                  compact_seq = 0, compact_length = 0, compact_tokens = 0, compact_bytes = 0, \
                  message_count = 0, position_count = 0, history_length = 0, history_tokens = 0, \
                  history_bytes = 0, instruction_tokens = 0, tail = '{}', revision = revision + 1, \
-                 rewrites = rewrites + 1, updated_at = $3 WHERE tenant_id = $1 AND id = $2 RETURNING ",
+                 rewrites = rewrites + 1, event_seq = event_seq + 1, updated_at = $3 WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
             ))
             .bind(self.key.tenant.0)
@@ -491,6 +543,8 @@ impl Write for ResetSession {
             .bind(self.now)
             .fetch_one(c)
             .await)?;
+            let reason = Change::Reset;
+            events::insert_updated(conn, self.key, &after, reason, None, self.now).await?;
             Ok(Ok(after))
         })
     }
@@ -520,6 +574,12 @@ impl Write for DeleteSession {
             .execute(c)
             .await
             .map(|done| done.rows_affected()))?;
+            if deleted > 0 {
+                conn.signal(Signal {
+                    key: self.key,
+                    news: News::Deleted,
+                });
+            }
             Ok(deleted > 0)
         })
     }

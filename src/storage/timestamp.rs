@@ -30,6 +30,15 @@ impl Timestamp {
         )
     }
 
+    /// This much earlier.
+    #[must_use]
+    pub fn minus(self, span: std::time::Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
+        )
+    }
+
     fn to_time(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::search::Sweep;
-use super::{Conn, Result, StorageError, Write};
+use super::{Conn, Result, Signal, Signals, StorageError, Write};
 
 /// Writes that may wait. Beyond it a request is told to come again.
 const QUEUE: usize = 4_096;
@@ -40,6 +40,7 @@ trait Job: Send {
     fn deadline(&self) -> Instant;
     fn erases(&self) -> bool;
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>>;
+    /// Tells of what was committed, and answers.
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
 
@@ -47,6 +48,8 @@ struct Waiting<W: Write> {
     write: W,
     deadline: Instant,
     output: Option<W::Output>,
+    committed: Vec<Signal>,
+    signals: Signals,
     reply: oneshot::Sender<Result<W::Output>>,
 }
 
@@ -61,20 +64,24 @@ impl<W: Write> Job for Waiting<W> {
 
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            let mut conn = Conn::Sqlite(conn);
+            let mut conn = Conn::sqlite(conn);
             // A panic would end the only writer: it is caught and fails this write alone.
             let outcome = AssertUnwindSafe(self.write.run(&mut conn))
                 .catch_unwind()
                 .await
                 .unwrap_or(Err(StorageError::Corrupt("a write panicked")));
             self.output = Some(outcome?);
+            self.committed = conn.into_signals();
             Ok(())
         })
     }
 
     fn answer(self: Box<Self>, outcome: Result<()>) {
         let answer = match (outcome, self.output) {
-            (Ok(()), Some(output)) => Ok(output),
+            (Ok(()), Some(output)) => {
+                self.signals.send(self.committed);
+                Ok(output)
+            }
             (Ok(()), None) => Err(StorageError::Stopped),
             (Err(error), _) => Err(error),
         };
@@ -88,6 +95,7 @@ impl<W: Write> Job for Waiting<W> {
 pub struct SqliteWriter {
     queue: mpsc::Sender<Box<dyn Job>>,
     patience: Duration,
+    signals: Signals,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -98,14 +106,21 @@ impl SqliteWriter {
     pub fn start(options: SqliteConnectOptions, patience: Duration) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(work(options, jobs, stop.clone()));
+        let signals = Signals::new();
+        tasks.spawn(work(options, jobs, stop.clone(), signals.clone()));
         tasks.close();
         Self {
             queue,
             patience,
+            signals,
             stop,
             tasks,
         }
+    }
+
+    /// Told of what is committed.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
     }
 
     /// Commits what waits, takes nothing new, and closes the connection.
@@ -120,6 +135,8 @@ impl SqliteWriter {
             write,
             deadline: Instant::now() + self.patience,
             output: None,
+            committed: Vec::new(),
+            signals: self.signals.clone(),
             reply,
         };
         match self.queue.send_timeout(Box::new(job), self.patience).await {
@@ -134,6 +151,7 @@ async fn work(
     options: SqliteConnectOptions,
     mut jobs: mpsc::Receiver<Box<dyn Job>>,
     stop: CancellationToken,
+    signals: Signals,
 ) {
     let mut conn = None;
     let mut group = Vec::with_capacity(GROUP);
@@ -146,7 +164,7 @@ async fn work(
             biased;
             taken = jobs.recv_many(&mut group, GROUP) => taken,
             () = tokio::time::sleep(BREATH), if sweeping => {
-                trash = sweep(&options, &mut conn).await;
+                trash = sweep(&options, &mut conn, &signals).await;
                 erased = true;
                 continue;
             }
@@ -170,7 +188,7 @@ async fn work(
     }
     let stopping = Instant::now();
     while trash && conn.is_some() && stopping.elapsed() < LAST_SWEEPS {
-        trash = sweep(&options, &mut conn).await;
+        trash = sweep(&options, &mut conn, &signals).await;
     }
     // The last connection to close folds the log into the file, so that one file is the whole database.
     if let Some(conn) = conn
@@ -181,12 +199,18 @@ async fn work(
 }
 
 /// Takes some terms that are gone out of the index; says whether there may be more.
-async fn sweep(options: &SqliteConnectOptions, conn: &mut Option<SqliteConnection>) -> bool {
+async fn sweep(
+    options: &SqliteConnectOptions,
+    conn: &mut Option<SqliteConnection>,
+    signals: &Signals,
+) -> bool {
     let (reply, answer) = oneshot::channel();
     let mut job: Box<dyn Job> = Box::new(Waiting {
         write: Sweep,
         deadline: Instant::now() + LAST_SWEEPS,
         output: None,
+        committed: Vec::new(),
+        signals: signals.clone(),
         reply,
     });
     let outcome = commit_alone(options, conn, &mut job).await;
@@ -326,10 +350,14 @@ async fn commit_alone(
 }
 
 /// Runs a write in a PostgreSQL transaction, again if it met a concurrent one.
-pub async fn write_postgres<W: Write>(pool: &PgPool, write: W) -> Result<W::Output> {
+pub async fn write_postgres<W: Write>(
+    pool: &PgPool,
+    signals: &Signals,
+    write: W,
+) -> Result<W::Output> {
     let mut tried = 1;
     loop {
-        match try_postgres(pool, &write).await {
+        match try_postgres(pool, signals, &write).await {
             Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
                 back_off(tried).await;
                 tried += 1;
@@ -339,10 +367,13 @@ pub async fn write_postgres<W: Write>(pool: &PgPool, write: W) -> Result<W::Outp
     }
 }
 
-async fn try_postgres<W: Write>(pool: &PgPool, write: &W) -> Result<W::Output> {
+async fn try_postgres<W: Write>(pool: &PgPool, signals: &Signals, write: &W) -> Result<W::Output> {
     let mut transaction = pool.begin().await?;
-    let output = write.run(&mut Conn::Postgres(&mut transaction)).await?;
+    let mut conn = Conn::postgres(&mut transaction);
+    let output = write.run(&mut conn).await?;
+    let committed = conn.into_signals();
     transaction.commit().await?;
+    signals.send(committed);
     Ok(output)
 }
 

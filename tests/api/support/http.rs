@@ -99,12 +99,26 @@ impl Http {
             request = request.body(body);
         }
         let response = request.send().await?;
+        let headers = response.headers().clone();
+        let kind = headers
+            .get("content-type")
+            .map_or(&b""[..], |kind| kind.as_bytes());
         Ok(Reply {
             request: format!("{method} {path}"),
             status: response.status().as_u16(),
-            headers: response.headers().clone(),
-            body: response.bytes().await?,
+            // A stream of events has no end.
+            body: if kind == b"text/event-stream" {
+                Bytes::new()
+            } else {
+                response.bytes().await?
+            },
+            headers,
         })
+    }
+
+    /// The client for streams.
+    pub fn streaming(&self) -> &reqwest::Client {
+        &self.client
     }
 
     pub async fn send(

@@ -15,6 +15,7 @@ pub mod oracle;
 pub mod process;
 pub mod raw_model;
 pub mod shadow;
+pub mod sse;
 pub mod strict;
 pub mod tokens;
 

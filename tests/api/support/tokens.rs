@@ -48,6 +48,12 @@ pub fn estimate(raw: &str) -> usize {
         let calls = shallow.tool_calls.map_or("", RawValue::get);
         twelfths += self::twelfths(&without_white_space(calls));
     }
+    // A model is sent the reasoning of an assistant as well.
+    if message["role"] == "assistant" {
+        let reasoning = ["reasoning_content", "reasoning", "thinking"];
+        let texts = reasoning.iter().filter_map(|name| message[*name].as_str());
+        twelfths += texts.map(self::twelfths).sum::<usize>();
+    }
     twelfths.div_ceil(12)
 }
 

@@ -5,6 +5,7 @@ use uuid::Uuid;
 const SESSION: &str = "sess_";
 const MESSAGE: &str = "msg_";
 const COMPACTION: &str = "comp_";
+const TURN: &str = "turn_";
 
 /// The id of a session.
 #[must_use]
@@ -22,6 +23,12 @@ pub fn message_id(id: Uuid) -> String {
 #[must_use]
 pub fn compaction_id(id: Uuid) -> String {
     format!("{COMPACTION}{}", id.simple())
+}
+
+/// The id of a turn.
+#[must_use]
+pub fn turn_id(id: Uuid) -> String {
+    format!("{TURN}{}", id.simple())
 }
 
 /// Reads the id of a session. One spelling only, so that one session has one address.
