@@ -54,7 +54,8 @@ pub enum ProviderError {
         /// Which limit.
         which: TimeoutKind,
     },
-    /// No connection could be made, or it broke, or what came over it was not HTTP.
+    /// No connection could be made, or it broke, or what came over it was not HTTP. Also a stream
+    /// that ended before the answer in it did.
     #[error("no connection to the model server, or it broke")]
     Connect,
     /// A successful status with a body that is no chat completion.
@@ -63,7 +64,9 @@ pub enum ProviderError {
         /// What was wrong, in fixed words.
         what: &'static str,
     },
-    /// The answer is longer than [`MAX_ANSWER_BYTES`](super::ChatModel::MAX_ANSWER_BYTES).
+    /// The answer is longer than [`MAX_ANSWER_BYTES`](super::ChatModel::MAX_ANSWER_BYTES), or a
+    /// stream with all that is wrapped around it than
+    /// [`MAX_STREAM_BYTES`](super::ChatModel::MAX_STREAM_BYTES).
     #[error("the model server's answer is too large")]
     TooLarge,
 }
@@ -97,7 +100,8 @@ impl ProviderError {
     ///
     /// True for 408, 429, 5xx, a rate limit written into a `200`, connection errors, and
     /// timeouts before the answer began. False for an answer that began and stalled or ran past
-    /// the limit of the call: asking again would pay for it twice. A rate limit with another 4xx
+    /// the limit of the call: asking again would pay for it twice. (A turn is never repeated once
+    /// a delta of it was handed on, whatever this says.) A rate limit with another 4xx
     /// (no credits left, one request over the limit for a whole minute) does not pass by waiting.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

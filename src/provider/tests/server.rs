@@ -45,9 +45,9 @@ impl RawServer {
     }
 }
 
-fn read_request(connection: &mut TcpStream) {
+pub fn read_request(connection: &mut TcpStream) {
     connection
-        .set_read_timeout(Some(Duration::from_millis(300)))
+        .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let mut all = Vec::new();
     let mut buffer = [0_u8; 4096];
