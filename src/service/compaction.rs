@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::error::refused;
+use super::error::{LONGEST_RETRY, refused};
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
@@ -26,9 +26,6 @@ use crate::storage::{
     CompactionRow, NewCompaction, ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError,
     WriteRefusal, batch_digest_start,
 };
-
-/// Longest time a client is told to wait for a running compaction; most end sooner than their lease.
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// What asked for a compaction: a request.
 const MANUAL: &str = "manual";
