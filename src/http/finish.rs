@@ -8,7 +8,7 @@ use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage};
+use actix_web::{Error, HttpMessage, HttpRequest};
 use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
@@ -44,6 +44,12 @@ impl RequestId {
         request.extensions_mut().insert(id.clone());
         id
     }
+}
+
+/// The id of a request that is being answered.
+pub fn request_id(request: &HttpRequest) -> String {
+    let id = request.extensions().get::<RequestId>().cloned();
+    id.map(|id| id.0).unwrap_or_default()
 }
 
 /// The span of a request. At `debug`, since a line a request costs more than most requests do.
@@ -138,7 +144,8 @@ fn problem_of_status(status: StatusCode) -> Problem {
     }
 }
 
-fn log(problem: &Problem, id: &str) {
+/// Logs the cause of a problem, if it is one for the log.
+pub fn log(problem: &Problem, id: &str) {
     let code = problem.code.as_str();
     match problem.code {
         Code::Internal => {

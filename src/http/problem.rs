@@ -226,20 +226,26 @@ impl Problem {
         texts.join(": ")
     }
 
-    /// The response to a request of this path and id.
+    /// The document for a request of this path and id.
     #[must_use]
-    pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
-        let status = self.status_code();
-        let document = ProblemDocument {
+    pub fn document(&self, instance: &str, request_id: &str) -> ProblemDocument {
+        ProblemDocument {
             r#type: format!("/docs/errors#{}", self.code.as_str()),
             title: self.code.title(),
-            status: status.as_u16(),
+            status: self.status_code().as_u16(),
             detail: self.detail.clone(),
             code: self.code,
             instance: instance.to_owned(),
             request_id: request_id.to_owned(),
             errors: self.errors.clone(),
-        };
+        }
+    }
+
+    /// The response to a request of this path and id.
+    #[must_use]
+    pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
+        let status = self.status_code();
+        let document = self.document(instance, request_id);
         let mut response = HttpResponse::build(status);
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
         if let Some(wait) = self.retry_after {

@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::Service;
 use super::hub::WINDOW;
 use crate::storage::{
-    DeleteOldEvents, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey, Signal,
-    StorageError, TenantId,
+    DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey,
+    Signal, StorageError, TenantId,
 };
 
 /// How often leases are looked at that have run out.
@@ -112,7 +112,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the leases of processes that died, so that each compaction which was told of has an end.
+    /// Ends the leases and turns of processes that died, so that whatever was told of has an end.
     async fn sweep(self, (): ()) {
         let mut ticks = interval(SWEEP);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,6 +128,9 @@ impl Service {
         let now = self.now();
         for key in self.database().find_expired_leases(now, SWEPT).await? {
             self.database().write(EndExpired { key, now }).await?;
+        }
+        for key in self.database().find_dead_turns(now, SWEPT).await? {
+            self.database().write(EndDeadTurn { key, now }).await?;
         }
         Ok(())
     }

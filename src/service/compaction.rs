@@ -27,11 +27,11 @@ use crate::storage::{
     WriteRefusal, batch_digest_start,
 };
 
-/// What asked for a compaction: a request.
+/// What asks for a compaction unless something else says so: a request.
 const MANUAL: &str = "manual";
 
 /// What a compaction is asked to do. All optional; the session's own settings stand in.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the schema describes the members")]
 pub struct CompactRequest {
@@ -45,6 +45,24 @@ pub struct CompactRequest {
     pub instructions: Option<String>,
     pub model: Option<String>,
     pub dry_run: bool,
+    /// What asks for it: `manual`, `auto` or `overflow`. Never a client's to say.
+    #[serde(skip)]
+    pub cause: &'static str,
+}
+
+impl Default for CompactRequest {
+    fn default() -> Self {
+        Self {
+            compact_count: None,
+            keep_tokens: None,
+            keep_recent_turns: None,
+            boundary: None,
+            instructions: None,
+            model: None,
+            dry_run: false,
+            cause: MANUAL,
+        }
+    }
 }
 
 /// What a compaction did, or would do.
@@ -212,7 +230,7 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
-    async fn run_with_lease(
+    pub(super) async fn run_with_lease(
         &self,
         key: SessionKey,
         id: &str,
@@ -318,7 +336,7 @@ impl Service {
         if entries.is_empty() {
             return Ok(nothing(Reason::Empty, session));
         }
-        self.announce(key, id, token, &session.row, &plan.numbers)
+        self.announce(key, id, token, &session.row, &plan.numbers, request.cause)
             .await?;
         let summary = self
             .inner
@@ -355,7 +373,7 @@ impl Service {
                 keep_recent_turns: plan.request.keep_recent_turns,
                 boundary: plan.request.boundary.as_str(),
                 instructions: request.instructions,
-                cause: MANUAL,
+                cause: request.cause,
                 method,
                 model,
                 usage,
@@ -367,7 +385,8 @@ impl Service {
         };
         match self.database().write(commit).await? {
             // Closed meanwhile: what the run rested on has changed, like any other conflict.
-            Committed::Conflict | Committed::Refused(WriteRefusal::Closed) => {
+            Committed::Conflict
+            | Committed::Refused(WriteRefusal::Closed | WriteRefusal::TurnInProgress(_)) => {
                 Err(ServiceError::CompactionConflict)
             }
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
@@ -400,6 +419,7 @@ impl Service {
         token: Uuid,
         row: &SessionRow,
         planned: &Planned,
+        cause: &str,
     ) -> Result<(), ServiceError> {
         let summary = row.compact_summary.as_deref().map(Size::of);
         let summary_tokens = summary.map_or(0, Size::tokens);
@@ -407,7 +427,7 @@ impl Service {
             key,
             token,
             run: CompactionRun {
-                trigger: MANUAL.to_owned(),
+                trigger: cause.to_owned(),
                 based_on: row.compaction_version,
                 from: planned.from,
                 to: planned.to,

@@ -138,22 +138,30 @@ pub enum ServiceError {
         id: String,
     },
     /// A turn runs in the session.
-    #[error("A turn of this session is running; GET …/turns shows it, POST …/turns/{{turnId}}/cancel stops it.")]
+    #[error(
+        "A turn of this session is running; GET …/turns shows it, POST …/turns/{{turnId}}/cancel stops it."
+    )]
     TurnInProgress {
         /// When to come back.
         retry_after: Duration,
     },
     /// A turn without a question.
-    #[error("There is nothing to answer: the newest message must be a user's or a tool's result, sent with this turn or stored before.")]
+    #[error(
+        "There is nothing to answer: the newest message must be a user's or a tool's result, sent with this turn or stored before."
+    )]
     NothingToAnswer,
     /// A turn that was stopped, or ended by somebody else.
     #[error("The turn was stopped before the model's answer was stored.")]
     TurnOver,
     /// No model is configured.
-    #[error("No model is configured: set PRECIS_MODEL_BASE_URL and PRECIS_MODEL (see `precis config`).")]
+    #[error(
+        "No model is configured: set PRECIS_MODEL_BASE_URL and PRECIS_MODEL (see `precis config`)."
+    )]
     ModelNotConfigured,
     /// The model gave no answer.
-    #[error("The model gave no answer: {0}. The new messages are stored; send a turn without messages to try again.")]
+    #[error(
+        "The model gave no answer: {0}. The new messages are stored; send a turn without messages to try again."
+    )]
     ModelFailed(#[source] ProviderError),
     /// The context does not fit the model's window, also after what could be done about it.
     #[error("{0}")]

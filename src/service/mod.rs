@@ -21,6 +21,7 @@ mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
 pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, Judged};
-pub use error::{ServiceError, SummarizerFailure};
+pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
@@ -49,6 +50,7 @@ pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::search::Indexing;
 use crate::domain::policy::CompactionPolicy;
@@ -117,6 +119,7 @@ struct Inner {
     tasks: TaskTracker,
     draining: CancellationToken,
     indexing: Indexing,
+    turns: turns::Turns,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -162,6 +165,7 @@ impl Service {
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
+                turns: turns::Turns::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),

@@ -12,7 +12,9 @@ use super::dispatches::note_rewrite;
 use super::elisions;
 use super::messages::MessageRow;
 use super::search::{self, IndexChunk};
-use super::sessions::{SessionRow, WriteRefusal, count_events, lock, lock_idle, lock_open, store_counters};
+use super::sessions::{
+    SessionRow, WriteRefusal, count_events, lock, lock_idle, lock_open, store_counters,
+};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, events, on_both, spell};
 use crate::domain::event::Change;
 use crate::domain::message::{Identity, Message, Role};

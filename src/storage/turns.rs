@@ -287,8 +287,9 @@ impl Write for EndTurn {
             }
             let closed = || Failure {
                 code: "SESSION_CLOSED",
-                detail: "The session was closed while the model answered; the answer is not stored."
-                    .to_owned(),
+                detail:
+                    "The session was closed while the model answered; the answer is not stored."
+                        .to_owned(),
             };
             let outcome = match &self.outcome {
                 Ok(_) if session.is_closed() => Err(closed()),
