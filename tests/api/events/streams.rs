@@ -95,7 +95,7 @@ async fn all_sessions_are_followed_live_and_a_return_is_a_resync(
             )
         })
         .collect();
-    let (own, other): (Vec<_>, Vec<_>) = told.iter().partition(|(session, _)| *session == id);
+    let (own, other): (Vec<_>, Vec<_>) = told.into_iter().partition(|(session, _)| *session == id);
     assert_eq!(own, [(id.as_str(), 1), (id.as_str(), 2)]);
     assert_eq!(other, [(before.as_str(), 2)]);
 
