@@ -100,8 +100,8 @@ async fn a_compaction_that_fails_says_why_once(
 ) {
     let model = ScriptedModel::start().await;
     let app = TestApp::with_model(backend, &model, &[]).await;
-    let id = app.create_with(&turns(5, 100)).await;
-    let longer = "longer than what it replaces ".repeat(1_000);
+    let id = app.create_with(&turns(5, 600)).await;
+    let longer = "longer than what it replaces ".repeat(150);
     for (answer, status, code) in [
         (
             Answer::Status(400, vec![], "{}".to_owned()),

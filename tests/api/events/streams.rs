@@ -134,7 +134,7 @@ async fn what_is_no_session_is_no_stream(
     app.get("/events?after=1")
         .await
         .problem(400, "INVALID_PARAMETER");
-    // The head of a stream alone.
+    // The head of a stream alone, and the connection is free again.
     for path in [format!("/sessions/{id}/events"), "/events".to_owned()] {
         let reply = app.send(Method::HEAD, &path, &[], None).await.expect(200);
         assert_eq!(reply.header("content-type"), Some("text/event-stream"));
