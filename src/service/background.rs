@@ -192,7 +192,10 @@ impl Service {
                 }
                 Err(error) => error,
             };
-            tracing::warn!(%error, "other replicas are not heard; events of theirs are polled for until they are");
+            // Once for each time that it is lost, not for each try to have it back.
+            if wait == FIRST_RETRY {
+                tracing::warn!(%error, "other replicas are not heard; what they do is polled for until they are");
+            }
             sleep(wait).await;
             wait = (wait * 2).min(LAST_RETRY);
         }
