@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::context::{Carry, Format, Frame, Overlay, Rendered, TRIES, TailReader, read_some};
 use super::error::refused;
-use super::rendering::{build, hex};
+use super::rendering::{Built, build, hex};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::context::RENDERER_VERSION;
 use crate::domain::policy::PruningPolicy;
@@ -160,6 +160,39 @@ struct Verdict {
     fits: Option<bool>,
     refetches: i64,
     reasons: Vec<String>,
+}
+
+impl Verdict {
+    /// What of it is recorded.
+    fn record(
+        &self,
+        ground: &Ground<'_>,
+        built: &Built,
+        previous: Option<&Previous>,
+    ) -> NewDispatch {
+        NewDispatch {
+            renderer: i64::from(RENDERER_VERSION),
+            last_seq: ground.head.last_seq,
+            carries: ground.frame.carries,
+            bytes: signed(built.bytes),
+            digest: built.digest.clone(),
+            openai_bytes: signed(built.digested.notes.length),
+            shared: previous.map(|previous| {
+                let same = previous.format == built.format.as_str();
+                let shared = built.digested.shared.filter(|_| same).unwrap_or(0);
+                (previous.openai_bytes, signed(shared))
+            }),
+            tokens_before: self.tokens.before,
+            tokens_after: self.tokens.after,
+            refetches: self.refetches,
+            fits: self.fits,
+            parameters: ground.request.parameters(),
+            candidates: to_json(&self.candidates),
+            reasons: to_json(&self.reasons),
+            breakpoints: to_json(&built.breakpoints),
+            ..NewDispatch::default()
+        }
+    }
 }
 
 impl Pruned {
@@ -378,28 +411,10 @@ impl Service {
             dispatch: NewDispatch {
                 model: model.clone(),
                 format: format.as_str(),
-                renderer: i64::from(RENDERER_VERSION),
-                last_seq: head.last_seq,
                 plan_length: count(ground.plan.len() + pruned.elisions.len()),
-                carries: ground.frame.carries,
                 messages: count(layout.count),
-                bytes: signed(built.bytes),
-                digest: built.digest.clone(),
-                openai_bytes: signed(built.digested.notes.length),
-                shared: previous.as_ref().map(|previous| {
-                    let same = previous.format == format.as_str();
-                    let shared = built.digested.shared.filter(|_| same).unwrap_or(0);
-                    (previous.openai_bytes, signed(shared))
-                }),
-                tokens_before: verdict.tokens.before,
-                tokens_after: verdict.tokens.after,
-                refetches: verdict.refetches,
-                fits: verdict.fits,
-                parameters: request.parameters(),
-                candidates: to_json(&verdict.candidates),
-                reasons: to_json(&verdict.reasons),
                 source_breakpoints,
-                breakpoints: to_json(&built.breakpoints),
+                ..verdict.record(&ground, &built, previous.as_ref())
             },
             elisions: pruned.elisions,
             marks: Marks {

@@ -164,7 +164,7 @@ impl Service {
             at.model = model;
         }
         let now = self.now();
-        let begin = BeginTurn {
+        let write = BeginTurn {
             id: self.new_id(),
             append: AppendMessages {
                 key,
@@ -180,7 +180,7 @@ impl Service {
             caller,
             key,
             session: session.to_owned(),
-            id: begin.id,
+            id: write.id,
             dispatch: DispatchRequest {
                 model: Some(at.model.clone()),
                 context_window: request.context_window,
@@ -210,11 +210,11 @@ impl Service {
         let (service, session) = (self.clone(), session.to_owned());
         // From here on the client may go away.
         let run = async move {
-            let begun = service.store_begin(begin, &session).await;
+            let begun = service.store_begin(write, &session).await;
             let runs = begun.as_ref().is_ok_and(|turn| turn.row.ended_at.is_none());
             drop(sender.send(begun));
             if runs {
-                drop(finished.send(service.run_turn(work).await));
+                drop(finished.send(Box::pin(service.run_turn(work)).await));
             }
         };
         self.inner.runtime.spawn(self.inner.tasks.track_future(run));
@@ -228,10 +228,10 @@ impl Service {
         })
     }
 
-    async fn store_begin(&self, begin: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
-        let bodies = begin.append.messages.iter();
+    async fn store_begin(&self, write: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
+        let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
-        let Begun { turn, appended } = match self.database().write(begin).await? {
+        let Begun { turn, appended } = match self.database().write(write).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
