@@ -423,8 +423,12 @@ impl Service {
             },
             now: self.now(),
         };
+        let (counted, added) = (record.dispatch.clone(), record.elisions.len());
         let n = match self.database().write(record).await? {
-            Recorded::Done(n) => n,
+            Recorded::Done(n) => {
+                self.inner.metrics.count_dispatch(&counted, added);
+                n
+            }
             Recorded::Moved => return Err(ServiceError::ContextMoved),
             Recorded::Refused(refusal) => return Err(refused(refusal, session)),
         };

@@ -275,10 +275,13 @@ impl Service {
         let row = row.ok_or_else(|| ServiceError::MessageNotFound { id: shorten(id) })?;
         let listed = ListedMessage::of(row, head.compact_size);
         // Read back what a breadcrumb points at. The count must not keep the message from its reader.
-        if listed.state == MessageState::Elided
-            && let Err(error) = self.database().write(CountRestore { key }).await
-        {
-            tracing::warn!(%error, "that an elided message was read could not be counted");
+        if listed.state == MessageState::Elided {
+            match self.database().write(CountRestore { key }).await {
+                Ok(()) => self.inner.metrics.count_restore(),
+                Err(error) => {
+                    tracing::warn!(%error, "that an elided message was read could not be counted");
+                }
+            }
         }
         Ok(listed)
     }

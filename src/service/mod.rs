@@ -15,6 +15,7 @@ mod explain;
 mod hub;
 mod layout;
 mod messages;
+mod metrics;
 mod rendering;
 mod replay;
 mod rewrites;
@@ -44,6 +45,7 @@ pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents}
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
+pub use metrics::Metrics;
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
@@ -120,6 +122,7 @@ struct Inner {
     draining: CancellationToken,
     indexing: Indexing,
     turns: turns::Turns,
+    metrics: Metrics,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -166,6 +169,7 @@ impl Service {
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
                 turns: turns::Turns::default(),
+                metrics: Metrics::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),
@@ -196,6 +200,12 @@ impl Service {
     #[must_use]
     pub fn hub(&self) -> &Hub {
         &self.inner.hub
+    }
+
+    /// What this replica counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
     }
 
     /// The bounds in force.

@@ -280,6 +280,9 @@ impl Service {
             Err(_) if answered.is_err() => Ended::Over,
             Err(error) => return Err(error.into()),
         };
+        if let Ended::Yes(ended) = &ended {
+            self.inner.metrics.count_turn(&ended.0.status);
+        }
         answered?;
         match ended {
             Ended::Over => Err(ServiceError::TurnOver),
