@@ -180,6 +180,9 @@ impl Service {
             }
             AppendRefusal::IdTaken { index } => ServiceError::MessageIdTaken { index },
         })?;
+        if outcome.made_due {
+            self.inner.due.notify_one();
+        }
         let messages = outcome.stored.into_iter().zip(echo);
         let messages = messages.map(|(stored, body)| ListedMessage {
             state: MessageState::of(false, false, stored.position, outcome.compact_size),

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use futures_util::future::BoxFuture;
 
+use super::due::Marking;
 use super::events;
 use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
 use super::{
@@ -54,6 +55,8 @@ pub struct AppendOutcome {
     pub last_seq: i64,
     /// The pointer, which decides whether a message that was there already is summarised.
     pub compact_size: i64,
+    /// It made the session due for an automatic compaction.
+    pub made_due: bool,
 }
 
 /// Why an append is refused; nothing of it is stored.
@@ -105,6 +108,7 @@ impl Write for AppendMessages {
             }
             let mut last_seq = session.last_seq;
             let mut stored = known;
+            let mut made_due = false;
             if !fresh.is_empty() {
                 if self
                     .expected_last_seq
@@ -120,12 +124,17 @@ impl Write for AppendMessages {
                     }
                 };
                 insert(conn, self.key, &placement.rows, self.now).await?;
+                let load = || session.load(&placement.counters);
+                let policy = &session.auto_compact;
+                let marking = Marking::of(policy, session.standing(), load, self.now)?;
+                made_due = marking.due_at.is_some();
                 store_counters(
                     conn,
                     self.key,
                     &placement.counters,
                     &placement.tail,
                     1,
+                    marking,
                     self.now,
                 )
                 .await?;
@@ -146,6 +155,7 @@ impl Write for AppendMessages {
                     .ok_or(StorageError::Corrupt("an appended message has no row"))?,
                 last_seq,
                 compact_size: session.compact_size,
+                made_due,
             }))
         })
     }
