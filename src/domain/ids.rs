@@ -31,6 +31,13 @@ pub fn turn_id(id: Uuid) -> String {
     format!("{TURN}{}", id.simple())
 }
 
+/// Reads the id of a turn. One spelling only.
+#[must_use]
+pub fn parse_turn_id(id: &str) -> Option<Uuid> {
+    let uuid = Uuid::try_parse(id.strip_prefix(TURN)?).ok()?;
+    (turn_id(uuid) == id).then_some(uuid)
+}
+
 /// Reads the id of a session. One spelling only, so that one session has one address.
 #[must_use]
 pub fn parse_session_id(id: &str) -> Option<Uuid> {

@@ -356,13 +356,16 @@ mod tests {
     fn finds_elements_and_cuts_items() {
         let text = r#" [ 1 , {"a":[2,"]"]},"x,y" ,[] ]"#;
         let spans = element_spans(text);
-        let texts: Vec<_> = spans.iter().map(|span| &text[span.clone()]).collect();
+        let texts: Vec<_> = spans
+            .iter()
+            .filter_map(|span| text.get(Range::clone(span)))
+            .collect();
         assert_eq!(texts, elements(text));
         assert!(element_spans("[ ]").is_empty() && element_spans("{}").is_empty());
         let cut = |dropped: &[usize]| without_items(text, &spans, |index| dropped.contains(&index));
         assert_eq!(cut(&[]), text);
         assert_eq!(cut(&[0]), r#" [ {"a":[2,"]"]},"x,y" ,[] ]"#);
-        assert_eq!(cut(&[1, 3]), r#" [ 1 ,"x,y" ]"#);
+        assert_eq!(cut(&[1, 3]), r#" [ 1,"x,y" ]"#);
         assert_eq!(cut(&[0, 1, 2, 3]), " [  ]");
     }
 

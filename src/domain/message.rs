@@ -56,6 +56,12 @@ impl Role {
         }
     }
 
+    /// Whether its message waits for a model's answer.
+    #[must_use]
+    pub fn asks(self) -> bool {
+        matches!(self, Self::User | Self::Tool)
+    }
+
     /// System and developer messages: never summarised, never counted, always shown first.
     #[must_use]
     pub fn is_instruction(self) -> bool {

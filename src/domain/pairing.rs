@@ -104,6 +104,12 @@ impl Tail {
         self.last.is_some() && !self.answered
     }
 
+    /// Whether there is something for a model, or for whoever runs its tools, to answer.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.last.is_some_and(Role::asks) || !self.group_is_complete()
+    }
+
     /// The newest message's group has all its results.
     #[must_use]
     pub fn group_is_complete(&self) -> bool {

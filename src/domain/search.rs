@@ -504,9 +504,9 @@ mod tests {
                 assert!(terms.len() <= CHUNK_TERMS);
                 assert!(terms.iter().map(|term| term.len() + 1).sum::<usize>() <= CHUNK_BYTES);
                 let mut counts = HashMap::new();
-                terms
-                    .iter()
-                    .for_each(|term| *counts.entry(term).or_insert(0) += 1);
+                for term in &terms {
+                    *counts.entry(term).or_insert(0) += 1;
+                }
                 assert!(
                     counts
                         .values()
@@ -519,9 +519,9 @@ mod tests {
             let phrase = numbers[start..start + 30].join("-");
             assert!(finds(&phrase, &body), "{phrase}");
         }
-        let none = [const { Cow::Borrowed("") }; 20_000];
+        let none = vec![Cow::Borrowed(""); 20_000];
         assert_eq!(chunks(&none).count(), 0);
-        let mut last = none.to_vec();
+        let mut last = none.clone();
         last.push(Cow::Borrowed("end"));
         assert_eq!(chunks(&last).count(), 1);
     }
@@ -529,7 +529,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_piece_of_a_text_finds_it(
-            text in "([a-zéß]{1,4}|[湖水青ァさ]{1,4}|[ก่ำนี]{1,4}|[가나각]{1,3}|[ .\"*-]|ﾊﾞ|㍿|a\u{301}\u{200d}){1,30}",
+            text in "([a-zéß]{1,4}|[湖水青さ]{1,4}|[\\u{e01}\\u{e48}\\u{e33}\\u{e19}\\u{e35}]{1,4}|[\\u{ac00}\\u{11a8}\\u{1161}]{1,3}|[ .\"*-]|\\u{ff8a}\\u{ff9e}|\\u{337f}|a\\u{301}\\u{200d}){1,30}",
             from in any::<prop::sample::Index>(),
             to in any::<prop::sample::Index>(),
         ) {
@@ -537,7 +537,7 @@ mod tests {
             prop_assume!(!found.is_empty());
             let (from, to) = (from.index(found.len()), to.index(found.len()));
             let (from, to) = (from.min(to), from.max(to));
-            let piece = &text[found[from].range.start..found[to].range.end];
+            let piece = text.get(found[from].range.start..found[to].range.end).unwrap();
             let query = SearchQuery::read(piece);
             prop_assume!(query != Err(QueryFault::TooMany));
             prop_assert!(query.unwrap().snippet(&said(&text)).is_some(), "{piece:?} in {text:?}");

@@ -8,9 +8,7 @@
 //! to `search`.
 
 use std::collections::VecDeque;
-use std::iter::Peekable;
 use std::ops::Range;
-use std::str::CharIndices;
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
@@ -47,7 +45,7 @@ pub struct Term {
 pub fn terms(text: &str) -> Terms<'_> {
     Terms {
         text,
-        chars: text.char_indices().peekable(),
+        at: 0,
         word: None,
         unit: None,
         before: None,
@@ -62,7 +60,8 @@ type Piece = (String, Range<usize>);
 #[derive(Debug, Clone)]
 pub struct Terms<'a> {
     text: &'a str,
-    chars: Peekable<CharIndices<'a>>,
+    /// Bytes that were read.
+    at: usize,
     /// The word that is being read.
     word: Option<Piece>,
     /// The newest character of a run without spaces, to which marks may still come, and the one before it.
@@ -89,29 +88,59 @@ impl Iterator for Terms<'_> {
 }
 
 impl Terms<'_> {
-    /// Reads a character with all that changes it; says whether there was one.
+    /// Reads a character with all that changes it, or some plain ones; says whether there was one.
     fn read_cluster(&mut self) -> bool {
-        let Some((start, first)) = self.chars.next() else {
+        let (start, rest) = (self.at, self.text.get(self.at..).unwrap_or_default());
+        let mut chars = rest.chars();
+        let Some(first) = chars.next() else {
             return false;
         };
-        let mut end = start + first.len_utf8();
-        if first.is_ascii() && self.chars.peek().is_none_or(|(_, next)| next.is_ascii()) {
-            self.feed(first.to_ascii_lowercase(), &(start..end));
+        let plain = plain_start(rest.as_bytes());
+        if plain > 0 {
+            self.at += plain;
+            self.feed_plain(rest.get(..plain).unwrap_or_default(), start);
             return true;
         }
-        while let Some((at, next)) = self.chars.next_if(|(_, next)| joins(*next)) {
-            end = at + next.len_utf8();
+        let mut before = first;
+        self.at += first.len_utf8();
+        for next in chars {
+            if !joins(before, next) {
+                break;
+            }
+            if !is_ignorable(next) && !is_combining_mark(next) {
+                before = next;
+            }
+            self.at += next.len_utf8();
         }
-        for c in fold(self.text.get(start..end).unwrap_or_default()).chars() {
-            self.feed(c, &(start..end));
+        let range = start..self.at;
+        let folded = fold(self.text.get(range.clone()).unwrap_or_default());
+        // A mark without a character to stand on is none of its neighbour's.
+        for c in folded.chars().skip_while(|c| is_combining_mark(*c)) {
+            self.feed(c, &range);
         }
         true
     }
 
-    fn feed(&mut self, c: char, range: &Range<usize>) {
-        if is_ignorable(c) {
+    /// As `feed`, for ASCII characters that are all letters and digits, or none of them.
+    fn feed_plain(&mut self, piece: &str, start: usize) {
+        self.end_run();
+        if !piece.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            self.end_word();
             return;
         }
+        let (text, range) = self
+            .word
+            .get_or_insert_with(|| (String::new(), start..start));
+        range.end = start + piece.len();
+        let room = TERM_BYTES.saturating_sub(text.len()).min(piece.len());
+        let from = text.len();
+        text.push_str(piece.get(..room).unwrap_or_default());
+        if let Some(added) = text.get_mut(from..) {
+            added.make_ascii_lowercase();
+        }
+    }
+
+    fn feed(&mut self, c: char, range: &Range<usize>) {
         if is_combining_mark(c) {
             match (&mut self.word, &mut self.unit) {
                 (Some(word), _) => push(word, c, range, TERM_BYTES),
@@ -166,10 +195,23 @@ fn push(piece: &mut Piece, c: char, range: &Range<usize>, most: usize) {
     }
 }
 
+/// How many bytes at the start of a text are ASCII letters and digits, or are none of them and ASCII. A character
+/// that a mark may follow is none of them.
+fn plain_start(text: &[u8]) -> usize {
+    let is_word = text.first().is_some_and(u8::is_ascii_alphanumeric);
+    let fits = |byte: &&u8| byte.is_ascii() && byte.is_ascii_alphanumeric() == is_word;
+    let count = text.iter().take_while(fits).count();
+    match text.get(count) {
+        Some(next) if !next.is_ascii() => count.saturating_sub(1),
+        _ => count,
+    }
+}
+
 /// A character with its marks as it is searched for: in compatibility form and lower case.
 fn fold(cluster: &str) -> String {
     let mut plain = false;
-    let lower = cluster.nfkd().flat_map(char::to_lowercase).nfkd();
+    let seen = cluster.chars().filter(|c| !is_ignorable(*c));
+    let lower = seen.nfkd().flat_map(char::to_lowercase).nfkd();
     let kept = lower.filter(|c| {
         let accent = matches!(c, '\u{300}'..='\u{36f}');
         if !accent {
@@ -181,12 +223,19 @@ fn fold(cluster: &str) -> String {
 }
 
 /// Whether a character changes the one before it.
-fn joins(c: char) -> bool {
-    !c.is_ascii()
-        && (is_combining_mark(c)
-            || is_ignorable(c)
-            // Vowels and finals of Hangul; marks of half-width Katakana.
-            || matches!(c, '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' | '\u{ff9e}' | '\u{ff9f}'))
+fn joins(before: char, c: char) -> bool {
+    match c {
+        '\0'..='\u{7f}' => false,
+        // Vowels and finals of Hangul.
+        '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' => {
+            matches!(before, '\u{1100}'..='\u{11ff}' | '\u{a960}'..='\u{a97f}' | '\u{ac00}'..='\u{d7ff}')
+        }
+        // Vowels of Thai and Lao that begin with a mark.
+        '\u{e33}' | '\u{eb3}' => matches!(before, '\u{e00}'..='\u{eff}'),
+        // Marks of half-width Katakana.
+        '\u{ff9e}' | '\u{ff9f}' => true,
+        _ => is_combining_mark(c) || is_ignorable(c),
+    }
 }
 
 /// What is never looked for and splits no word: soft hyphens, joiners, selectors of variants, frames.
@@ -295,6 +344,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn invisible_characters_change_nothing(text in "\\PC{0,40}|[a-zA-Z0-9é湖 .\u{301}]{0,80}") {
+            // Each makes its neighbour be read the long way.
+            let spread: String = text.chars().flat_map(|c| [c, '\u{2060}']).collect();
+            prop_assert_eq!(read(&text), read(&spread));
+        }
+
         #[test]
         fn terms_stand_where_they_say(text in "\\PC{0,40}|[a-zé湖水ก่ำ가ᅡ\u{301}\u{3099}\u{200d} .]{0,20}") {
             let found: Vec<_> = terms(&text).collect();

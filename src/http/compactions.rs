@@ -78,7 +78,11 @@ pub struct CompactionBody {
 }
 
 impl CompactionBody {
-    fn of(row: CompactionRow) -> Result<Self, Problem> {
+    /// A record as it is told.
+    ///
+    /// # Errors
+    /// A stored part is not readable.
+    pub fn of(row: CompactionRow) -> Result<Self, Problem> {
         use std::fmt::Write;
         let digest = row.digest.iter().fold(String::new(), |mut text, byte| {
             // Writing to a string does not fail.

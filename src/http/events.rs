@@ -105,11 +105,18 @@ fn last_event_id(request: &HttpRequest) -> Option<String> {
 
 fn respond(frames: impl Stream<Item = Bytes> + 'static) -> HttpResponse {
     use futures_util::StreamExt;
+    event_stream(frames.map(Ok))
+}
+
+/// Server-sent events; nothing on the way may hold them back.
+pub fn event_stream(
+    frames: impl Stream<Item = Result<Bytes, Infallible>> + 'static,
+) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header((header::CACHE_CONTROL, "no-store"))
         .insert_header((ACCEL_BUFFERING, "no"))
-        .streaming(frames.map(Ok::<_, Infallible>))
+        .streaming(frames)
 }
 
 /// What every event's `data` begins with.
@@ -199,7 +206,8 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn write_frame(id: Option<&str>, kind: &str, data: &str) -> String {
+/// One event.
+pub fn write_frame(id: Option<&str>, kind: &str, data: &str) -> String {
     let mut text = String::with_capacity(data.len() + 96);
     // Writing to a string does not fail.
     if let Some(id) = id {

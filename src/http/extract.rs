@@ -197,7 +197,8 @@ fn read_envelope(text: &str) -> Result<Envelope<'_>, Problem> {
             let value = match name.as_str() {
                 "modelThinking" => json::kind_only(member.value),
                 // Names and kinds are enough for its schema.
-                "metadata" => shallow_object(member.value),
+                "metadata" | "parameters" => shallow_object(member.value),
+                "tools" => json::kind_only(member.value),
                 _ => serde_json::from_str(member.value).map_err(JsonFault::from)?,
             };
             envelope.members.insert(name, value);

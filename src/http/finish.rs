@@ -3,12 +3,12 @@
 //! Whatever fails, in a handler, an extractor or the framework itself, comes through here. So there
 //! is one place where a cause is logged, once, and where path and request id are put into the answer.
 
-use actix_web::body::{BoxBody, MessageBody};
+use actix_web::body::{self, BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpMessage};
+use actix_web::{Error, HttpMessage, HttpRequest};
 use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
@@ -44,6 +44,12 @@ impl RequestId {
         request.extensions_mut().insert(id.clone());
         id
     }
+}
+
+/// The id of a request that is being answered.
+pub fn request_id(request: &HttpRequest) -> String {
+    let id = request.extensions().get::<RequestId>().cloned();
+    id.map(|id| id.0).unwrap_or_default()
 }
 
 /// The span of a request. At `debug`, since a line a request costs more than most requests do.
@@ -83,7 +89,8 @@ pub async fn finish(
     let id = RequestId::of(&request).0;
     let path = request.path().to_owned();
     // A HEAD is answered as a GET would be; the server itself leaves the body out.
-    if request.method() == Method::HEAD {
+    let is_head = request.method() == Method::HEAD;
+    if is_head {
         request.head_mut().method = Method::GET;
     }
     // Handlers and extractors never fail here: their errors are responses already.
@@ -102,6 +109,10 @@ pub async fn finish(
         Some(problem) => response.into_response(problem),
         None => response,
     };
+    // But it waits for the end of one that is streamed, which that of events never comes to.
+    if is_head && response.response().body().size() == BodySize::Stream {
+        response = response.map_body(|_, _| BoxBody::new(body::None::new()));
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
@@ -138,7 +149,8 @@ fn problem_of_status(status: StatusCode) -> Problem {
     }
 }
 
-fn log(problem: &Problem, id: &str) {
+/// Logs the cause of a problem, if it is one for the log.
+pub fn log(problem: &Problem, id: &str) {
     let code = problem.code.as_str();
     match problem.code {
         Code::Internal => {

@@ -90,7 +90,11 @@ pub fn render(listed: &ListedMessage) -> Result<String, Problem> {
     with_last_member(&head, "message", &listed.message)
 }
 
-fn render_all(listed: &[ListedMessage]) -> Result<String, Problem> {
+/// Messages as a JSON array.
+///
+/// # Errors
+/// A stored part is not readable.
+pub fn render_all(listed: &[ListedMessage]) -> Result<String, Problem> {
     let mut array = String::from("[");
     for (index, message) in listed.iter().enumerate() {
         if index > 0 {

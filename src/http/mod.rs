@@ -20,6 +20,7 @@ mod rewrites;
 mod schema;
 mod search;
 mod sessions;
+mod turns;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::middleware::from_fn;
@@ -63,6 +64,10 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(dispatches::list_dispatches)
         .service(dispatches::get_dispatch)
         .service(dispatches::get_stats)
+        .service(turns::run_turn)
+        .service(turns::list_turns)
+        .service(turns::get_turn)
+        .service(turns::cancel_turn)
         .service(compactions::compact_session)
         .service(compactions::list_compactions)
         .service(compactions::get_compaction)

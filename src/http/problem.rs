@@ -69,12 +69,14 @@ codes! {
     AgentNotFound "AGENT_NOT_FOUND" 404 "Agent not found" "PUT /agents/{name} makes one.";
     CompactionNotFound "COMPACTION_NOT_FOUND" 404 "Compaction not found" "GET /sessions/{id}/compactions lists the versions there are.";
     DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
+    TurnNotFound "TURN_NOT_FOUND" 404 "Turn not found" "GET /sessions/{id}/turns lists those there are.";
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
     CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
     CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "What was to be written no longer fits the history; nothing was. The detail says whether to try again.";
     SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
     TurnInProgress "TURN_IN_PROGRESS" 409 "Turn in progress" "A turn of this session is running. Come back after `Retry-After`.";
+    TurnCancelled "TURN_CANCELLED" 409 "Turn stopped" "The turn was stopped on request. Send a turn without messages to have the newest message answered.";
     IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before. Use a new one.";
     PayloadTooLarge "PAYLOAD_TOO_LARGE" 413 "Payload too large" "The detail names the limit and the setting that moves it.";
     UnsupportedMediaType "UNSUPPORTED_MEDIA_TYPE" 415 "Unsupported media type" "Send JSON, with `Content-Type: application/json`.";
@@ -87,6 +89,7 @@ codes! {
     SummarizerFailed "SUMMARIZER_FAILED" 502 "Summarizer failed" "The model that writes summaries gave none that can be used. The session is unchanged.";
     ModelFailed "MODEL_FAILED" 502 "Model failed" "The model server gave no usable answer.";
     ModelTimeout "MODEL_TIMEOUT" 504 "Model timeout" "The model server took too long.";
+    TurnInterrupted "TURN_INTERRUPTED" 503 "Turn interrupted" "The server that ran the turn stopped before it ended. Send a turn without messages to try again.";
     ModelNotConfigured "MODEL_NOT_CONFIGURED" 503 "No model configured" "Set PRECIS_MODEL_BASE_URL and PRECIS_MODEL.";
     StorageUnavailable "STORAGE_UNAVAILABLE" 503 "Storage unavailable" "The database gave no answer in time. Come back after `Retry-After`.";
 }
@@ -223,20 +226,26 @@ impl Problem {
         texts.join(": ")
     }
 
-    /// The response to a request of this path and id.
+    /// The document for a request of this path and id.
     #[must_use]
-    pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
-        let status = self.status_code();
-        let document = ProblemDocument {
+    pub fn document(&self, instance: &str, request_id: &str) -> ProblemDocument {
+        ProblemDocument {
             r#type: format!("/docs/errors#{}", self.code.as_str()),
             title: self.code.title(),
-            status: status.as_u16(),
+            status: self.status_code().as_u16(),
             detail: self.detail.clone(),
             code: self.code,
             instance: instance.to_owned(),
             request_id: request_id.to_owned(),
             errors: self.errors.clone(),
-        };
+        }
+    }
+
+    /// The response to a request of this path and id.
+    #[must_use]
+    pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
+        let status = self.status_code();
+        let document = self.document(instance, request_id);
         let mut response = HttpResponse::build(status);
         response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
         if let Some(wait) = self.retry_after {
@@ -327,6 +336,16 @@ impl From<ServiceError> for Problem {
             E::CompactionInProgress { retry_after } => {
                 Self::new(Code::CompactionInProgress, detail).with_retry_after(retry_after)
             }
+            E::TurnNotFound { .. } => Self::new(Code::TurnNotFound, detail),
+            E::TurnInProgress { retry_after } => {
+                Self::new(Code::TurnInProgress, detail).with_retry_after(retry_after)
+            }
+            E::NothingToAnswer => Self::new(Code::ValidationFailed, detail)
+                .with_errors(vec![FieldError::new("/messages", "nothing to answer")]),
+            E::TurnOver => Self::new(Code::TurnCancelled, detail),
+            E::ModelNotConfigured => Self::new(Code::ModelNotConfigured, detail),
+            E::ModelFailed(error) => model_failed(detail, error),
+            E::ContextOverflow(_) | E::NothingFreed => Self::new(Code::ContextOverflow, detail),
             E::CompactionConflict => {
                 Self::new(Code::CompactionConflict, detail).with_retry_after(RETRY_AFTER)
             }
@@ -363,6 +382,23 @@ fn internal() -> Problem {
 const UNKNOWN_RATE_LIMIT: Duration = Duration::from_secs(30);
 /// The longest wait passed on; a provider that asks for a day is asked again before.
 const LONGEST_RATE_LIMIT: Duration = Duration::from_hours(1);
+
+fn model_failed(detail: String, error: ProviderError) -> Problem {
+    let code = match &error {
+        ProviderError::Timeout { .. } => Code::ModelTimeout,
+        _ => Code::ModelFailed,
+    };
+    let mut problem = Problem::new(code, detail).with_errors(vec![FieldError {
+        code: Some(error.kind()),
+        ..FieldError::new("", error.to_string())
+    }]);
+    if let ProviderError::RateLimited { retry_after, .. } = &error {
+        problem.status = Some(503);
+        let wait = retry_after.unwrap_or(UNKNOWN_RATE_LIMIT);
+        problem.retry_after = Some(wait.min(LONGEST_RATE_LIMIT));
+    }
+    problem.with_cause(error)
+}
 
 fn summarizer_failed(detail: String, failure: SummarizerFailure) -> Problem {
     let code = match &failure {

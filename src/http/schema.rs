@@ -15,7 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 const MOST_FAULTS: usize = 50;
 
 /// The schema documents, each with the name of its component in the OpenAPI document.
-pub const DOCUMENTS: [(&str, &str); 9] = [
+pub const DOCUMENTS: [(&str, &str); 10] = [
     ("AgentDocument", include_str!("../../schemas/agent.json")),
     (
         "CreateSession",
@@ -33,6 +33,7 @@ pub const DOCUMENTS: [(&str, &str); 9] = [
     ("CompactSession", include_str!("../../schemas/compact.json")),
     ("RewindSession", include_str!("../../schemas/rewind.json")),
     ("ForkSession", include_str!("../../schemas/fork.json")),
+    ("RunTurn", include_str!("../../schemas/turn.json")),
     (
         "DispatchContext",
         include_str!("../../schemas/dispatch.json"),
@@ -50,6 +51,7 @@ pub enum Schema {
     Compact,
     Rewind,
     Fork,
+    Turn,
     Dispatch,
 }
 

@@ -53,12 +53,14 @@ impl std::fmt::Debug for TurnAnswer {
 /// Never waits. If the channel is full or its reader has gone, that reader gets nothing more and,
 /// after what is in the channel, sees its end: what it got is the beginning of the answer without
 /// gaps. The call goes on.
-pub fn into_channel(sender: mpsc::Sender<Box<RawValue>>) -> impl FnMut(&RawValue) + Send + use<> {
+pub fn into_channel<T: From<Box<RawValue>> + Send>(
+    sender: mpsc::Sender<T>,
+) -> impl FnMut(&RawValue) + Send + use<T> {
     let mut sender = Some(sender);
     move |delta| {
         let sent = sender
             .as_ref()
-            .is_some_and(|sender| sender.try_send(delta.to_owned()).is_ok());
+            .is_some_and(|sender| sender.try_send(delta.to_owned().into()).is_ok());
         if !sent {
             sender = None;
         }

@@ -199,11 +199,17 @@ impl Service {
         policy: &AutoCompactPolicy,
         load: Load,
     ) -> Result<Option<Timestamp>, ServiceError> {
-        if policy.when == When::Now || policy.is_urgent(load) || is_retry(key) {
+        if policy.when == When::Now || policy.is_urgent(load) {
             return Ok(None);
         }
         let last = self.database().find_last_dispatch(key).await?;
-        Ok(last.and_then(|last| cold_at(policy, row.model().as_deref(), &last, self.now())))
+        let model = row.model();
+        let cold = last.and_then(|last| cold_at(policy, model.as_deref(), &last, self.now()));
+        // A turn that failed is sent once more in whole anyway.
+        Ok(match cold {
+            Some(_) if self.database().has_failed_turn(key).await? => None,
+            cold => cold,
+        })
     }
 
     /// How large a context is, as `GET …/context` says it.
@@ -368,11 +374,6 @@ fn cold_at(
     let kept = u64::try_from(policy.cache_ttl_seconds).unwrap_or(0);
     let at = last.at.plus(Duration::from_secs(kept));
     (at > now).then_some(at)
-}
-
-/// Whether the newest turn failed, so that all of it is sent once more anyway. Without turns none did.
-const fn is_retry(_: SessionKey) -> bool {
-    false
 }
 
 #[cfg(test)]

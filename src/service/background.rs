@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::Service;
 use super::hub::WINDOW;
 use crate::storage::{
-    DeleteOldEvents, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey, Signal,
-    StorageError, TenantId,
+    DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey,
+    Signal, StorageError, TenantId,
 };
 
 /// How often leases are looked at that have run out.
@@ -114,7 +114,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the leases of processes that died, so that each compaction which was told of has an end.
+    /// Ends the leases and turns of processes that died, so that whatever was told of has an end.
     async fn sweep(self, (): ()) {
         let mut ticks = interval(SWEEP);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,6 +130,9 @@ impl Service {
         let now = self.now();
         for key in self.database().find_expired_leases(now, SWEPT).await? {
             self.database().write(EndExpired { key, now }).await?;
+        }
+        for key in self.database().find_dead_turns(now, SWEPT).await? {
+            self.database().write(EndDeadTurn { key, now }).await?;
         }
         Ok(())
     }
@@ -191,7 +194,10 @@ impl Service {
                 }
                 Err(error) => error,
             };
-            tracing::warn!(%error, "other replicas are not heard; events of theirs are polled for until they are");
+            // Once for each time that it is lost, not for each try to have it back.
+            if wait == FIRST_RETRY {
+                tracing::warn!(%error, "other replicas are not heard; what they do is polled for until they are");
+            }
             sleep(wait).await;
             wait = (wait * 2).min(LAST_RETRY);
         }

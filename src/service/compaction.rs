@@ -12,7 +12,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::auto_compaction::AUTO;
-use super::error::refused;
+use super::error::{LONGEST_RETRY, refused};
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
@@ -27,9 +27,6 @@ use crate::storage::{
     CompactionRow, NewCompaction, ReleaseLease, RenewLease, SessionKey, SessionRow, StorageError,
     WriteRefusal, batch_digest_start,
 };
-
-/// Longest time a client is told to wait for a running compaction; most end sooner than their lease.
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// What asks for a compaction unless something else says so: a request.
 const MANUAL: &str = "manual";
@@ -250,7 +247,7 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
-    async fn run_with_lease(
+    pub(super) async fn run_with_lease(
         &self,
         key: SessionKey,
         id: &str,
@@ -416,7 +413,8 @@ impl Service {
         };
         match self.database().write(commit).await? {
             // Closed meanwhile: what the run rested on has changed, like any other conflict.
-            Committed::Conflict | Committed::Refused(WriteRefusal::Closed) => {
+            Committed::Conflict
+            | Committed::Refused(WriteRefusal::Closed | WriteRefusal::TurnInProgress(_)) => {
                 Err(ServiceError::CompactionConflict)
             }
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),

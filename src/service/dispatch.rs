@@ -52,6 +52,9 @@ pub struct DispatchRequest {
     /// Prune as far as the rules go, whatever the sizes say: the provider has refused what they let through.
     #[serde(skip)]
     pub force: bool,
+    /// Only if it has fewer tokens than this.
+    #[serde(skip)]
+    pub below: Option<i64>,
 }
 
 impl DispatchRequest {
@@ -342,6 +345,12 @@ impl Service {
         let verdict = self
             .judge(&ground, &pruned, previous.as_ref(), rows)
             .await?;
+        if request
+            .below
+            .is_some_and(|below| verdict.tokens.after >= below)
+        {
+            return Err(ServiceError::NothingFreed);
+        }
         let layout = self
             .load_layout(key, head, &ground.frame, ground.saved(&pruned))
             .await?;

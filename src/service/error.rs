@@ -6,7 +6,10 @@ use crate::domain::message::{Identity, MessageFault};
 use crate::domain::pairing::PairingFault;
 use crate::domain::summary::Unacceptable;
 use crate::provider::ProviderError;
-use crate::storage::{StorageError, WriteRefusal};
+use crate::storage::{StorageError, Timestamp, WriteRefusal};
+
+/// Longest time a client is told to wait for work that runs; most ends sooner than its lease.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// Why a use case did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +131,44 @@ pub enum ServiceError {
         /// When to come back.
         retry_after: Duration,
     },
+    /// No such turn.
+    #[error("No turn `{id}` in this session.")]
+    TurnNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// A turn runs in the session.
+    #[error(
+        "A turn of this session is running; GET …/turns shows it, POST …/turns/{{turnId}}/cancel stops it."
+    )]
+    TurnInProgress {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A turn without a question.
+    #[error(
+        "There is nothing to answer: the newest message must be a user's or a tool's result, sent with this turn or stored before."
+    )]
+    NothingToAnswer,
+    /// A turn that was stopped, or ended by somebody else.
+    #[error("The turn was stopped before the model's answer was stored.")]
+    TurnOver,
+    /// No model is configured.
+    #[error(
+        "No model is configured: set PRECIS_MODEL_BASE_URL and PRECIS_MODEL (see `precis config`)."
+    )]
+    ModelNotConfigured,
+    /// The model gave no answer.
+    #[error(
+        "The model gave no answer: {0}. The new messages are stored; send a turn without messages to try again."
+    )]
+    ModelFailed(#[source] ProviderError),
+    /// The context does not fit the model's window, also after what could be done about it.
+    #[error("{0}")]
+    ContextOverflow(Box<Overflow>),
+    /// What was to make a context smaller freed nothing.
+    #[error("the context got no smaller")]
+    NothingFreed,
     /// What a compaction rested on has changed; nothing was written.
     #[error(
         "The session changed while it was compacted (or the compaction lost its lease); nothing was written. Compact again."
@@ -153,6 +194,47 @@ pub enum ServiceError {
     Internal(&'static str),
 }
 
+/// A context that does not fit.
+#[derive(Debug, Clone)]
+pub struct Overflow {
+    /// Tokens of the context, as it was sent first.
+    pub before: i64,
+    /// Tokens of it as it was sent the second time; `None` if it was not.
+    pub after: Option<i64>,
+    /// Its length as the provider told it.
+    pub prompt_tokens: Option<u64>,
+    /// The model's window as the provider told it.
+    pub window: Option<u64>,
+    /// Why the context could not be made smaller.
+    pub cause: Option<String>,
+}
+
+impl std::fmt::Display for Overflow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "The context does not fit the model's window: about {} tokens by the service's count",
+            self.before
+        )?;
+        if let Some(prompt) = self.prompt_tokens {
+            write!(f, ", {prompt} by the provider's")?;
+        }
+        if let Some(window) = self.window {
+            write!(f, ", for a window of {window}")?;
+        }
+        match (self.after, &self.cause) {
+            (Some(after), _) => write!(f, "; made smaller (about {after}), it was refused again.")?,
+            (None, Some(cause)) => write!(f, "; it could not be made smaller: {cause}")?,
+            (None, None) => write!(f, "; nothing of it could be made smaller.")?,
+        }
+        write!(
+            f,
+            " The new messages are stored. Use a model with a larger window, shorten the instructions or the newest \
+             message, or lower keepRecentTurns."
+        )
+    }
+}
+
 /// Why no summary was to be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SummarizerFailure {
@@ -173,9 +255,27 @@ impl ServiceError {
                 ..
             })) => "SUMMARY_NOT_SMALLER",
             Self::SummarizerFailed(_) | Self::CompactionTimeout(_) => "SUMMARIZER_FAILED",
+            Self::CompactionInProgress { .. } => "COMPACTION_IN_PROGRESS",
+            Self::CompactionConflict => "COMPACTION_CONFLICT",
+            Self::ModelNotConfigured => "MODEL_NOT_CONFIGURED",
+            Self::ModelFailed(ProviderError::Timeout { .. }) => "MODEL_TIMEOUT",
+            Self::ModelFailed(_) => "MODEL_FAILED",
+            Self::ContextOverflow(_) => "CONTEXT_OVERFLOW",
+            Self::SessionClosed => "SESSION_CLOSED",
+            Self::NotMappable(_) => "VALIDATION_FAILED",
             Self::Storage(error) if error.is_temporary() => "STORAGE_UNAVAILABLE",
             Self::ShuttingDown | Self::ContextMoved => "STORAGE_UNAVAILABLE",
             _ => "INTERNAL",
+        }
+    }
+
+    /// A turn runs until then at least, or until it ends.
+    #[must_use]
+    pub fn turn_in_progress(until: Timestamp) -> Self {
+        let now = Timestamp::of(time::OffsetDateTime::now_utc());
+        let left = Duration::from_micros(u64::try_from(until.0 - now.0).unwrap_or(0));
+        Self::TurnInProgress {
+            retry_after: left.min(LONGEST_RETRY),
         }
     }
 
@@ -206,5 +306,6 @@ pub(super) fn refused(refusal: WriteRefusal, id: &str) -> ServiceError {
     match refusal {
         WriteRefusal::NotFound => ServiceError::session_not_found(id),
         WriteRefusal::Closed => ServiceError::SessionClosed,
+        WriteRefusal::TurnInProgress(until) => ServiceError::turn_in_progress(until),
     }
 }

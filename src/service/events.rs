@@ -3,9 +3,9 @@
 //! A reader holds a position and at most one page. It reads the stored events as fast as its client
 //! takes them, so a slow client slows nobody and misses nothing.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -128,16 +128,21 @@ impl Service {
         reconnected: bool,
     ) -> Result<TenantEvents, ServiceError> {
         self.refuse_while_draining()?;
+        let joining = self.inner.hub.joining.lock().await;
         let (watch, is_first) = self.inner.hub.follow(caller.tenant);
+        let since = self.now().minus(WINDOW);
+        let recent = self.database().find_recent_events(since).await?;
         if is_first {
-            let since = self.now().minus(WINDOW);
-            let recent = self.database().find_recent_events(since).await?;
             self.inner.hub.ready(caller.tenant, &recent);
         }
+        drop(joining);
+        let own = recent.iter().filter(|row| row.tenant_id == caller.tenant.0);
         Ok(TenantEvents {
             service: self.clone(),
             tenant: caller.tenant,
             watch,
+            before: own.map(|row| (row.session_id, row.last)).collect(),
+            joined: Instant::now(),
             range: None,
             page: VecDeque::new(),
             resync: reconnected.then_some(Resync::Reconnected),
@@ -252,6 +257,9 @@ pub struct TenantEvents {
     service: Service,
     tenant: TenantId,
     watch: TenantWatch,
+    /// What was there when it joined, since a signal of it may still be on its way.
+    before: HashMap<Uuid, i64>,
+    joined: Instant,
     /// What of the events that were committed last is not read yet.
     range: Option<Range>,
     page: VecDeque<SentEvent>,
@@ -283,13 +291,23 @@ impl TenantEvents {
             let keep_alive = self.service.inner.times.keep_alive;
             tokio::select! {
                 next = self.watch.next() => match next? {
-                    Ok(range) => self.range = Some(range),
+                    Ok(range) => self.range = self.new_part(range),
                     Err(()) => self.resync = Some(Resync::Lagged),
                 },
                 () = tokio::time::sleep(keep_alive) => return Some(StreamItem::KeepAlive),
                 () = self.service.inner.draining.cancelled() => return None,
             }
         }
+    }
+
+    /// What of a range happened after the reader had joined.
+    fn new_part(&mut self, range: Range) -> Option<Range> {
+        if !self.before.is_empty() && self.joined.elapsed() > WINDOW {
+            self.before = HashMap::new();
+        }
+        let before = self.before.get(&range.session);
+        let first = before.map_or(range.first, |last| range.first.max(last + 1));
+        (first <= range.last).then_some(Range { first, ..range })
     }
 
     /// Reads a page of a range. It is empty if the session has been deleted meanwhile.

@@ -47,6 +47,9 @@ pub(super) struct Range {
 pub struct Hub {
     state: Mutex<State>,
     look: Notify,
+    /// Held while a reader of a tenant finds out what was there before it: one after the other, so that
+    /// none takes for old what another still waits for.
+    pub(super) joining: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]

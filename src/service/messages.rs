@@ -8,7 +8,7 @@ use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
     AppendMessages, AppendRefusal, ContextHead, CountRestore, Heal, MessageFilter, MessageRow,
-    SessionKey, Timestamp, WriteRefusal,
+    Order, SessionKey, StoredRef, Timestamp, WriteRefusal,
 };
 
 /// What to append.
@@ -83,6 +83,31 @@ impl ListedMessage {
             created_at: row.created_at,
             message: row.body,
         }
+    }
+
+    /// A message that was just appended, or was there already.
+    pub(super) fn stored(stored: StoredRef, body: String, compact_size: i64) -> Self {
+        Self {
+            state: MessageState::of(false, false, stored.position, compact_size),
+            id: stored.id,
+            seq: stored.seq,
+            position: stored.position,
+            length: stored.length,
+            usage: stored.usage,
+            incomplete: stored.incomplete,
+            created_at: stored.created_at,
+            message: body,
+        }
+    }
+}
+
+/// Tells a refused append in the words of a use case.
+pub(super) fn append_refused(refusal: AppendRefusal, session: &str) -> ServiceError {
+    match refusal {
+        AppendRefusal::Session(refusal) => refused(refusal, session),
+        AppendRefusal::Sequence { last_seq } => ServiceError::SequenceConflict { last_seq },
+        AppendRefusal::Pairing { index, fault } => ServiceError::ToolCallNotFound { index, fault },
+        AppendRefusal::IdTaken { index } => ServiceError::MessageIdTaken { index },
     }
 }
 
@@ -172,29 +197,13 @@ impl Service {
             now: self.now(),
         };
         let outcome = self.database().write(append).await?;
-        let outcome = outcome.map_err(|refusal| match refusal {
-            AppendRefusal::Session(refusal) => refused(refusal, session),
-            AppendRefusal::Sequence { last_seq } => ServiceError::SequenceConflict { last_seq },
-            AppendRefusal::Pairing { index, fault } => {
-                ServiceError::ToolCallNotFound { index, fault }
-            }
-            AppendRefusal::IdTaken { index } => ServiceError::MessageIdTaken { index },
-        })?;
+        let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
         if outcome.made_due {
             self.inner.due.notify_one();
         }
         let messages = outcome.stored.into_iter().zip(echo);
-        let messages = messages.map(|(stored, body)| ListedMessage {
-            state: MessageState::of(false, false, stored.position, outcome.compact_size),
-            id: stored.id,
-            seq: stored.seq,
-            position: stored.position,
-            length: stored.length,
-            usage: stored.usage,
-            incomplete: stored.incomplete,
-            created_at: stored.created_at,
-            message: body,
-        });
+        let messages = messages
+            .map(|(stored, body)| ListedMessage::stored(stored, body, outcome.compact_size));
         Ok(Appended {
             messages: messages.collect(),
             last_seq: outcome.last_seq,
@@ -221,6 +230,33 @@ impl Service {
             .into_iter()
             .map(|row| ListedMessage::of(row, head.compact_size));
         Ok((listed.collect(), more))
+    }
+
+    /// The messages between two places, both included.
+    pub(super) async fn messages_between(
+        &self,
+        key: SessionKey,
+        first: i64,
+        last: i64,
+    ) -> Result<Vec<ListedMessage>, ServiceError> {
+        let Some(head) = self.database().find_context_head(key).await? else {
+            return Ok(Vec::new());
+        };
+        let filter = MessageFilter {
+            after_seq: first - 1,
+            before_seq: last.saturating_add(1),
+            role: None,
+            order: Order::Asc,
+        };
+        let limit = usize::try_from(last - first + 1).unwrap_or(1);
+        let (rows, _) = self
+            .database()
+            .list_messages(key, &filter, head.compaction_version, limit)
+            .await?;
+        let listed = rows.into_iter();
+        Ok(listed
+            .map(|row| ListedMessage::of(row, head.compact_size))
+            .collect())
     }
 
     /// One message of a session.

@@ -22,6 +22,7 @@ mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
 pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, Judged};
-pub use error::{ServiceError, SummarizerFailure};
+pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
@@ -51,6 +52,7 @@ pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::search::Indexing;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
@@ -129,6 +131,7 @@ struct Inner {
     indexing: Indexing,
     /// Says that a session may have become due.
     due: Notify,
+    turns: turns::Turns,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -175,6 +178,7 @@ impl Service {
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
                 due: Notify::new(),
+                turns: turns::Turns::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),

@@ -344,6 +344,22 @@ impl Database {
             at,
         }))
     }
+
+    /// Whether the newest turn of a session failed.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn has_failed_turn(&self, key: SessionKey) -> Result<bool> {
+        // Ids begin with the time of their making.
+        let status: Option<String> = reading!(self, pool => sqlx::query_scalar(
+            "SELECT status FROM turns WHERE tenant_id = $1 AND session_id = $2 ORDER BY id DESC LIMIT 1"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .fetch_optional(pool)
+        .await)?;
+        Ok(status.as_deref() == Some("failed"))
+    }
 }
 
 #[cfg(test)]

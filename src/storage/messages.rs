@@ -7,14 +7,14 @@ use futures_util::future::BoxFuture;
 
 use super::due::Marking;
 use super::events;
-use super::sessions::{Order, WriteRefusal, lock_open, store_counters};
+use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
     insert_text, on_both, one_more, reading, take_page,
 };
 use crate::domain::event::Event;
 use crate::domain::message::Message;
-use crate::domain::pairing::{PairingFault, Placed, place};
+use crate::domain::pairing::{PairingFault, Placed, Tail, place};
 
 /// A message with its place, as it is inserted.
 pub type NewRow = Placed;
@@ -57,6 +57,8 @@ pub struct AppendOutcome {
     pub compact_size: i64,
     /// It made the session due for an automatic compaction.
     pub made_due: bool,
+    /// The end of the history now.
+    pub tail: Tail,
 }
 
 /// Why an append is refused; nothing of it is stored.
@@ -88,80 +90,91 @@ impl Write for AppendMessages {
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            let session = match lock_open(conn, self.key).await? {
-                Ok(session) => session,
-                Err(refusal) => return Ok(Err(AppendRefusal::Session(refusal))),
-            };
-            let known = self.find_known(conn).await?;
-            let mut fresh = Vec::with_capacity(self.messages.len());
-            // Index in the request of each message that is not there yet.
-            let mut origins = Vec::with_capacity(self.messages.len());
-            for (index, (id, message)) in self.messages.iter().enumerate() {
-                match known.get(id) {
-                    Some(stored) if stored.body_digest == message.body_digest => {}
-                    Some(_) => return Ok(Err(AppendRefusal::IdTaken { index })),
-                    None => {
-                        fresh.push((id.clone(), message.clone()));
-                        origins.push(index);
-                    }
-                }
+            match lock_idle(conn, self.key, self.now).await? {
+                Ok(session) => self.append(conn, &session).await,
+                Err(refusal) => Ok(Err(AppendRefusal::Session(refusal))),
             }
-            let mut last_seq = session.last_seq;
-            let mut stored = known;
-            let mut made_due = false;
-            if !fresh.is_empty() {
-                if self
-                    .expected_last_seq
-                    .is_some_and(|expected| expected != last_seq)
-                {
-                    return Ok(Err(AppendRefusal::Sequence { last_seq }));
-                }
-                let placement = match place(session.counters(), session.tail()?, fresh) {
-                    Ok(placement) => placement,
-                    Err((at, fault)) => {
-                        let index = origins.get(at).copied().unwrap_or(at);
-                        return Ok(Err(AppendRefusal::Pairing { index, fault }));
-                    }
-                };
-                insert(conn, self.key, &placement.rows, self.now).await?;
-                let load = || session.load(&placement.counters);
-                let policy = &session.auto_compact;
-                let marking = Marking::of(policy, session.standing(), load, self.now)?;
-                made_due = marking.due_at.is_some();
-                store_counters(
-                    conn,
-                    self.key,
-                    &placement.counters,
-                    &placement.tail,
-                    1,
-                    marking,
-                    self.now,
-                )
-                .await?;
-                // The session's row, which this write holds, says what number is next.
-                if let Some(event) = appended(&placement.rows) {
-                    let number = session.event_seq + 1;
-                    events::insert(conn, self.key, number, &[event], self.now).await?;
-                }
-                last_seq = placement.counters.last_seq;
-                for row in placement.rows {
-                    stored.insert(row.id.clone(), StoredRef::new(&row, self.now));
-                }
-            }
-            let in_order = self.messages.iter().map(|(id, _)| stored.get(id).cloned());
-            Ok(Ok(AppendOutcome {
-                stored: in_order
-                    .collect::<Option<_>>()
-                    .ok_or(StorageError::Corrupt("an appended message has no row"))?,
-                last_seq,
-                compact_size: session.compact_size,
-                made_due,
-            }))
         })
     }
 }
 
 impl AppendMessages {
+    /// Appends to a session whose row is held. A refusal is decided before anything is written.
+    pub(super) async fn append(
+        &self,
+        conn: &mut Conn<'_>,
+        session: &SessionRow,
+    ) -> Result<Result<AppendOutcome, AppendRefusal>> {
+        let known = self.find_known(conn).await?;
+        let mut fresh = Vec::with_capacity(self.messages.len());
+        // Index in the request of each message that is not there yet.
+        let mut origins = Vec::with_capacity(self.messages.len());
+        for (index, (id, message)) in self.messages.iter().enumerate() {
+            match known.get(id) {
+                Some(stored) if stored.body_digest == message.body_digest => {}
+                Some(_) => return Ok(Err(AppendRefusal::IdTaken { index })),
+                None => {
+                    fresh.push((id.clone(), message.clone()));
+                    origins.push(index);
+                }
+            }
+        }
+        let mut last_seq = session.last_seq;
+        let mut tail = session.tail()?;
+        let mut stored = known;
+        let mut made_due = false;
+        if !fresh.is_empty() {
+            if self
+                .expected_last_seq
+                .is_some_and(|expected| expected != last_seq)
+            {
+                return Ok(Err(AppendRefusal::Sequence { last_seq }));
+            }
+            let placement = match place(session.counters(), tail, fresh) {
+                Ok(placement) => placement,
+                Err((at, fault)) => {
+                    let index = origins.get(at).copied().unwrap_or(at);
+                    return Ok(Err(AppendRefusal::Pairing { index, fault }));
+                }
+            };
+            insert(conn, self.key, &placement.rows, self.now).await?;
+            let load = || session.load(&placement.counters);
+            let policy = &session.auto_compact;
+            let marking = Marking::of(policy, session.standing(), load, self.now)?;
+            made_due = marking.due_at.is_some();
+            store_counters(
+                conn,
+                self.key,
+                &placement.counters,
+                &placement.tail,
+                1,
+                marking,
+                self.now,
+            )
+            .await?;
+            // The session's row, which this write holds, says what number is next.
+            if let Some(event) = appended(&placement.rows) {
+                let number = session.event_seq + 1;
+                events::insert(conn, self.key, number, &[event], self.now).await?;
+            }
+            last_seq = placement.counters.last_seq;
+            tail = placement.tail;
+            for row in placement.rows {
+                stored.insert(row.id.clone(), StoredRef::new(&row, self.now));
+            }
+        }
+        let in_order = self.messages.iter().map(|(id, _)| stored.get(id).cloned());
+        Ok(Ok(AppendOutcome {
+            stored: in_order
+                .collect::<Option<_>>()
+                .ok_or(StorageError::Corrupt("an appended message has no row"))?,
+            last_seq,
+            compact_size: session.compact_size,
+            made_due,
+            tail,
+        }))
+    }
+
     /// The messages of this request that were stored before, by id. Only a client's ids can be.
     async fn find_known(&self, conn: &mut Conn<'_>) -> Result<HashMap<String, StoredRef>> {
         let mut known = HashMap::new();

@@ -27,6 +27,7 @@ mod rewrites;
 mod search;
 mod sessions;
 mod timestamp;
+mod turns;
 mod writer;
 
 use std::ops::{Deref, DerefMut};
@@ -65,6 +66,10 @@ pub use sessions::{
     ResetSession, SessionChange, SessionFilter, SessionRow, WriteRefusal,
 };
 pub use timestamp::Timestamp;
+pub use turns::{
+    Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, RenewTurn,
+    TurnRefusal, TurnRow,
+};
 
 /// Why the database did not do what it was asked. The display text names no value and no statement.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,9 @@ use super::due::Marking;
 use super::elisions;
 use super::messages::MessageRow;
 use super::search::{self, IndexChunk};
-use super::sessions::{SessionRow, WriteRefusal, count_events, lock, lock_open, store_counters};
+use super::sessions::{
+    SessionRow, WriteRefusal, count_events, lock, lock_idle, lock_open, store_counters,
+};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, events, on_both, spell};
 use crate::domain::event::Change;
 use crate::domain::message::{Identity, Message, Role};
@@ -39,7 +41,7 @@ impl Write for Rewind {
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            let before = match lock_open(conn, self.key).await? {
+            let before = match lock_idle(conn, self.key, self.now).await? {
                 Ok(session) => session,
                 Err(refusal) => return Ok(Err(refusal)),
             };
@@ -168,7 +170,7 @@ impl Write for EditMessage {
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            let session = match lock_open(conn, self.key).await? {
+            let session = match lock_idle(conn, self.key, self.now).await? {
                 Ok(session) => session,
                 Err(refusal) => return Ok(Err(EditRefusal::Session(refusal))),
             };

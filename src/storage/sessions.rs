@@ -10,7 +10,7 @@ use super::events::{self, News, Signal};
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
-    on_both, one_more, reading, search, spell, take_page, unspell,
+    on_both, one_more, reading, search, spell, take_page, turns, unspell,
 };
 use crate::domain::auto_compaction::{Load, Standing};
 use crate::domain::event::{Change, Event};
@@ -70,6 +70,8 @@ pub struct SessionRow {
     pub due_failures: i64,
     pub stalls: i64,
     pub stalled_tokens: Option<i64>,
+    pub turn_id: Option<Uuid>,
+    pub turn_until: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub closed_at: Option<Timestamp>,
@@ -139,7 +141,8 @@ macro_rules! columns {
          message_count, position_count, history_length, history_tokens, history_bytes, \
          instruction_tokens, tail, revision, rewrites, dispatch_count, plan_dispatch, tokens_saved, \
          elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, event_seq, \
-         due_at, due_waits, due_failures, stalls, stalled_tokens, created_at, updated_at, closed_at"
+         due_at, due_waits, due_failures, stalls, stalled_tokens, turn_id, turn_until, created_at, \
+         updated_at, closed_at"
     };
 }
 
@@ -150,6 +153,8 @@ pub enum WriteRefusal {
     NotFound,
     /// It is closed.
     Closed,
+    /// A turn runs in it, and holds it until then unless it ends before.
+    TurnInProgress(Timestamp),
 }
 
 /// Locks the session's row for the rest of the transaction and gives it. Writes to one session line
@@ -175,6 +180,27 @@ pub(super) async fn lock_open(
         Some(session) if session.is_closed() => Err(WriteRefusal::Closed),
         Some(session) => Ok(session),
     })
+}
+
+/// As [`lock_open`], but only a session in which no turn runs: nothing may come between a turn's question and
+/// its answer. A turn whose process died is ended on the way.
+pub(super) async fn lock_idle(
+    conn: &mut Conn<'_>,
+    key: SessionKey,
+    now: Timestamp,
+) -> Result<Result<SessionRow, WriteRefusal>> {
+    let session = match lock_open(conn, key).await? {
+        Ok(session) => session,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    match session.turn_until {
+        None => Ok(Ok(session)),
+        Some(until) if until > now => Ok(Err(WriteRefusal::TurnInProgress(until))),
+        Some(_) => {
+            turns::end_dead(conn, key, &session, now).await?;
+            lock_open(conn, key).await
+        }
+    }
 }
 
 /// As [`lock`], and counts events that are to be stored next, with the numbers up to its `event_seq`.
@@ -565,12 +591,13 @@ impl Write for ResetSession {
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            if let Err(refusal) = lock_open(conn, self.key).await? {
+            if let Err(refusal) = lock_idle(conn, self.key, self.now).await? {
                 return Ok(Err(refusal));
             }
             for statement in [
                 "DELETE FROM messages WHERE tenant_id = $1 AND session_id = $2",
                 "DELETE FROM compactions WHERE tenant_id = $1 AND session_id = $2",
+                "DELETE FROM turns WHERE tenant_id = $1 AND session_id = $2",
             ] {
                 on_both!(conn, c => sqlx::query(statement)
                     .bind(self.key.tenant.0)

@@ -181,9 +181,9 @@ async fn work(
         if taken == 0 {
             break;
         }
-        let erases = group.iter().any(|job| job.erases());
-        erased |= erases;
-        trash |= erases;
+        if group.iter().any(|job| job.erases()) {
+            (erased, trash) = (true, true);
+        }
         commit_group(&options, &mut conn, &mut group).await;
     }
     let stopping = Instant::now();

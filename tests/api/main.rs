@@ -24,6 +24,7 @@ mod landmarks;
 mod openapi;
 mod problems;
 mod random_histories;
+mod search;
 mod service;
 mod sessions;
 mod shutdown;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::domain::json;
 
-/// How every breadcrumb begins: at the front of a line, and found again there.
+/// How every breadcrumb begins, and how one is known. A text that happens to hold it is never edited.
 const OPENING: &str = "[precis: ";
 
 /// The text of a tool result, with where its content stands in its body.
@@ -42,7 +42,7 @@ impl<'a> ResultText<'a> {
 
     /// Whether it was shortened before, by this session or by another whose context was stored here.
     pub fn holds_breadcrumb(&self) -> bool {
-        self.text.lines().any(|line| line.starts_with(OPENING))
+        self.text.contains(OPENING)
     }
 
     /// Bytes of the text.
@@ -209,9 +209,9 @@ mod tests {
         assert_eq!(
             short,
             "line 000 漢字\nline 001 漢字\nline 002 漢字\nline 003 漢字\nline 004 漢字\nline 005 漢字\n\
-             [precis: 129 of 140 lines (2064 of 2239 bytes) left out here; the whole result: GET …/messages/msg_7 \
+             [precis: 128 of 140 lines (2048 of 2239 bytes) left out here; the whole result: GET …/messages/msg_7 \
              of this session, or run the tool again]\n\
-             line 135 漢字\nline 136 漢字\nline 137 漢字\nline 138 漢字\nline 139 漢字"
+             line 134 漢字\nline 135 漢字\nline 136 漢字\nline 137 漢字\nline 138 漢字\nline 139 漢字"
         );
         assert!(!result.holds_breadcrumb());
         let again = result.replaced(&short);

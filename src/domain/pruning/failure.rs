@@ -168,9 +168,9 @@ fn says_failed(name: &str, value: &Value) -> bool {
         .collect();
     match name.as_str() {
         "error" | "errors" | "iserror" | "failed" | "failure" | "exception" | "traceback"
-        | "timedout" | "interrupted" | "cancelled" | "errormessage" | "errorcode" => is_true(value),
+        | "timedout" | "interrupted" | "cancelled" | "errormessage" | "errorcode" | "exitcode"
+        | "exitstatus" | "returncode" | "rc" | "signal" => is_true(value),
         "ok" | "success" | "succeeded" | "issuccess" => !is_true(value),
-        "exitcode" | "exitstatus" | "returncode" | "rc" | "signal" => is_true(value),
         "status" | "statuscode" | "state" | "outcome" | "httpstatus" | "code" => match value {
             Value::Number(number) => number.as_f64().is_some_and(|code| code >= 400.0),
             Value::String(word) => status_failed(word),

@@ -46,7 +46,8 @@ async fn a_compaction_is_started_and_completed(
     let id = app.create_with(&turns(5, 100)).await;
     model.hold();
     let mut live = app.events(&id, None).await;
-    let running = app.compact(&id, &json!({}));
+    let body = json!({});
+    let running = app.compact(&id, &body);
     let meanwhile = async {
         model.arrived(1).await;
         let started = live.next().await.expect("told before the model answers");
@@ -99,8 +100,8 @@ async fn a_compaction_that_fails_says_why_once(
 ) {
     let model = ScriptedModel::start().await;
     let app = TestApp::with_model(backend, &model, &[]).await;
-    let id = app.create_with(&turns(5, 100)).await;
-    let longer = "longer than what it replaces ".repeat(100);
+    let id = app.create_with(&turns(5, 600)).await;
+    let longer = "longer than what it replaces ".repeat(150);
     for (answer, status, code) in [
         (
             Answer::Status(400, vec![], "{}".to_owned()),
@@ -140,7 +141,8 @@ async fn a_compaction_whose_ground_moves_is_cancelled_once(
     let app = TestApp::with_model(backend, &model, &[]).await;
     let id = app.create_with(&turns(5, 100)).await;
     model.hold();
-    let running = app.compact(&id, &json!({}));
+    let body = json!({});
+    let running = app.compact(&id, &body);
     let meanwhile = async {
         model.arrived(1).await;
         match change {
@@ -244,7 +246,8 @@ async fn a_run_that_lost_its_lease_ends_only_once(
     let id = app.create_with(&turns(5, 100)).await;
     model.hold();
     let mut live = app.events(&id, None).await;
-    let running = app.compact(&id, &json!({}));
+    let body = json!({});
+    let running = app.compact(&id, &body);
     let meanwhile = async {
         model.arrived(1).await;
         // As if the process had slept: the lease has run out, and a sweep finds it.

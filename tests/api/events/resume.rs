@@ -1,6 +1,7 @@
 //! S30: a reader that drops and comes again misses nothing and gets nothing twice, or is told so.
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use reqwest::Method;
 use rstest::rstest;

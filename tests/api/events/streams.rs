@@ -95,7 +95,7 @@ async fn all_sessions_are_followed_live_and_a_return_is_a_resync(
             )
         })
         .collect();
-    let (own, other): (Vec<_>, Vec<_>) = told.iter().partition(|(session, _)| *session == id);
+    let (own, other): (Vec<_>, Vec<_>) = told.into_iter().partition(|(session, _)| *session == id);
     assert_eq!(own, [(id.as_str(), 1), (id.as_str(), 2)]);
     assert_eq!(other, [(before.as_str(), 2)]);
 
@@ -134,7 +134,7 @@ async fn what_is_no_session_is_no_stream(
     app.get("/events?after=1")
         .await
         .problem(400, "INVALID_PARAMETER");
-    // The head of a stream alone.
+    // The head of a stream alone, and the connection is free again.
     for path in [format!("/sessions/{id}/events"), "/events".to_owned()] {
         let reply = app.send(Method::HEAD, &path, &[], None).await.expect(200);
         assert_eq!(reply.header("content-type"), Some("text/event-stream"));
