@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use serde::Deserialize;
 use uuid::Uuid;
 
+use super::auto_compaction::AUTO;
 use super::error::{LONGEST_RETRY, refused};
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
@@ -98,10 +99,26 @@ pub struct Planned {
 }
 
 /// A plan with all that it rests on.
-struct Plan {
+pub(super) struct Plan {
     request: PlanRequest,
-    cut: Result<Cut, Reason>,
+    pub(super) cut: Result<Cut, Reason>,
     numbers: Planned,
+}
+
+impl Plan {
+    /// The same ground, and nothing to do on it.
+    pub(super) fn without_cut(self, reason: Reason) -> Self {
+        let numbers = Planned {
+            to: self.numbers.from,
+            batch_length: 0,
+            ..self.numbers
+        };
+        Self {
+            cut: Err(reason),
+            numbers,
+            ..self
+        }
+    }
 }
 
 impl Service {
@@ -159,7 +176,7 @@ impl Service {
         Ok(session)
     }
 
-    async fn plan(
+    pub(super) async fn plan(
         &self,
         key: SessionKey,
         session: &SessionRow,
@@ -319,7 +336,13 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
         let row = self.load_open(key, id).await?;
-        let plan = self.plan(key, &row, &request).await?;
+        let (request, plan) = match request.cause {
+            AUTO => self.plan_auto(key, &row, request).await?,
+            _ => {
+                let plan = self.plan(key, &row, &request).await?;
+                (request, plan)
+            }
+        };
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {
             reason: Some(reason),
@@ -343,6 +366,10 @@ impl Service {
             .summarizer
             .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
             .await?;
+        let note = match request.cause {
+            AUTO => self.why_still_over(key, &session, cut, &summary.text).await,
+            _ => None,
+        };
         let size = Size::of(&summary.text);
         let Summary {
             text,
@@ -379,6 +406,7 @@ impl Service {
                 usage,
                 parts,
                 shortened,
+                note,
                 duration_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
             },
             now: self.now(),

@@ -198,6 +198,9 @@ impl Service {
         };
         let outcome = self.database().write(append).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
+        if outcome.made_due {
+            self.inner.due.notify_one();
+        }
         let messages = outcome.stored.into_iter().zip(echo);
         let messages = messages
             .map(|(stored, body)| ListedMessage::stored(stored, body, outcome.compact_size));

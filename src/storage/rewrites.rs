@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::dispatches::note_rewrite;
+use super::due::Marking;
 use super::elisions;
 use super::messages::MessageRow;
 use super::search::{self, IndexChunk};
@@ -449,7 +450,7 @@ pub(super) async fn settle(
             tail.interrupted_by.clone_from(&kept.interrupted_by);
         }
     }
-    store_counters(conn, key, &counters, &tail, 0, now).await?;
+    store_counters(conn, key, &counters, &tail, 0, Marking::REWRITTEN, now).await?;
     touch(conn, key, now).await
 }
 

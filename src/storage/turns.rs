@@ -403,11 +403,16 @@ impl End {
         .bind(self.now)
         .fetch_one(c)
         .await)?;
+        // A turn that failed is sent again in whole: a compaction need not wait any longer.
         on_both!(conn, c => sqlx::query(
-            "UPDATE sessions SET turn_id = NULL, turn_until = NULL WHERE tenant_id = $1 AND id = $2"
+            "UPDATE sessions SET turn_id = NULL, turn_until = NULL, \
+             due_at = (CASE WHEN due_waits AND $3 THEN $4 ELSE due_at END), \
+             due_waits = (due_waits AND NOT $3) WHERE tenant_id = $1 AND id = $2"
         )
         .bind(self.key.tenant.0)
         .bind(self.key.session)
+        .bind(code.is_some())
+        .bind(self.now)
         .execute(c)
         .await
         .map(drop))?;
