@@ -18,6 +18,7 @@ mod cases;
 mod chaos;
 mod concurrency;
 mod crash;
+mod dispatch;
 mod events;
 mod fixtures;
 mod landmarks;

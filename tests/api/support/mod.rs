@@ -17,6 +17,7 @@ pub mod raw_model;
 pub mod shadow;
 pub mod sse;
 pub mod strict;
+pub mod strict_anthropic;
 pub mod tokens;
 
 pub use app::TestApp;
