@@ -60,7 +60,7 @@ pub async fn ready(service: Data<Service>) -> Result<HttpResponse, Problem> {
 
 /// Metrics
 ///
-/// What this replica has counted since its start, in the OpenMetrics text format, for Prometheus and what understands
+/// What this replica has counted since its start, in the text format of `OpenMetrics`, for Prometheus and what understands
 /// it.
 #[utoipa::path(
     tag = TAG,

@@ -126,7 +126,7 @@ impl Metrics {
             .inc();
     }
 
-    /// All of it, in the OpenMetrics text format.
+    /// All of it, in the text format of `OpenMetrics`.
     ///
     /// # Errors
     /// It cannot be written, which is a mistake of ours.
