@@ -443,7 +443,10 @@ impl Service {
             .load_frame(key, head.view(), Carry::IfOpen(turn_is_open))
             .await?;
         let plan = match frame.view.plan {
-            Some(_) => self.database().load_plan(key, frame.view.version).await?,
+            Some(plan) => {
+                let version = frame.view.version;
+                self.database().load_plan(key, version, plan).await?
+            }
             None => Vec::new(),
         };
         let raw = frame.tokens(head) + request.reserved_tokens.unwrap_or(0);
