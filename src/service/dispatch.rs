@@ -551,7 +551,7 @@ impl Service {
                 Fit::Raw
             } else if tokens.after <= limit {
                 Fit::Pruned
-            } else if ground.policy.enabled {
+            } else if ground.policy.enabled && ground.policy.fit_to_window {
                 let least = if let Some(least) = least {
                     least
                 } else {
