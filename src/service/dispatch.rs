@@ -471,7 +471,10 @@ impl Service {
             .load_frame(key, head.view(), Carry::IfOpen(turn_is_open))
             .await?;
         let plan = match frame.view.plan {
-            Some(_) => self.database().load_plan(key, frame.view.version).await?,
+            Some(plan) => {
+                let version = frame.view.version;
+                self.database().load_plan(key, version, plan).await?
+            }
             None => Vec::new(),
         };
         let raw = frame.tokens(head) + request.reserved_tokens.unwrap_or(0);
@@ -576,7 +579,7 @@ impl Service {
                 Fit::Raw
             } else if tokens.after <= limit {
                 Fit::Pruned
-            } else if ground.policy.enabled {
+            } else if ground.policy.enabled && ground.policy.fit_to_window {
                 let least = if let Some(least) = least {
                     least
                 } else {

@@ -24,7 +24,7 @@ fn milestones(shown: &[String], opening: usize, distance: usize) -> Vec<usize> {
 }
 
 /// The end of the instructions, the newest milestones, the last message: four at most.
-fn expected(shown: &[String], instructions: usize, distance: usize) -> Vec<usize> {
+pub fn expected(shown: &[String], instructions: usize, distance: usize) -> Vec<usize> {
     let mut expected: Vec<usize> = instructions.checked_sub(1).into_iter().collect();
     expected.push(shown.len() - 1);
     expected.dedup();

@@ -229,3 +229,48 @@ async fn forced_tool_is_kept(app: &TestApp, choice: Value) {
     assert_ne!(auto.messages()[2], messages[2], "no longer named");
     assert_eq!(auto.messages()[6..], kept.messages()[6..]);
 }
+
+/// What is said of a candidate is what a dispatch to it would find.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_are_judged_as_a_dispatch_would(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let windows = [800, 3_000, 6_000, 9_000, 14_000, 20_000, 60_000];
+    let candidates = windows.map(|window| json!({"model": "m", "contextWindow": window}));
+    for (policy, expected) in [
+        (json!({}), vec!["no", "raw"]),
+        (json!({"enabled": true}), vec!["no", "pruned", "raw"]),
+        // Told not to prune for a window, it does not.
+        (
+            json!({"enabled": true, "fitToWindow": false}),
+            vec!["no", "raw"],
+        ),
+    ] {
+        let id = app.create_pruned(policy, &agent_loop(10, 5_000)).await;
+        let body = json!({"candidates": candidates, "maxOutputTokens": 500, "reservedTokens": 300});
+        let judged = app.dispatch(&id, &body).await.candidates;
+        let mut said: Vec<&str> = judged
+            .iter()
+            .filter_map(|one| one["fit"].as_str())
+            .collect();
+        for (window, fit) in windows.into_iter().zip(said.clone()) {
+            let fork = app.fork(&id, &json!({})).await.expect(201).json();
+            let fork = fork["id"].as_str().expect("an id");
+            let body =
+                json!({"contextWindow": window, "maxOutputTokens": 500, "reservedTokens": 300});
+            let sent = app.dispatch(fork, &body).await;
+            assert_eq!(
+                sent.fits,
+                Some(fit != "no"),
+                "{window}: {fit}, {:?}",
+                sent.tokens
+            );
+            let is_raw = sent.tokens.before == sent.tokens.after;
+            assert!(fit == "no" || is_raw == (fit == "raw"), "{window}: {fit}");
+        }
+        said.dedup();
+        assert_eq!(said, expected);
+    }
+}

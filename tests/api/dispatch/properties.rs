@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::breakpoints::expected;
 use super::random::Story;
 use super::sent::{Sent, edits, estimate, text, window};
 use crate::support::oracle::Shown;
@@ -10,11 +11,13 @@ use crate::support::{Backend, Http, TestApp};
 
 const LIMIT: usize = 1_000;
 const PROTECT: usize = 3;
+const MILESTONE: usize = 700;
 
 fn policy(budget: i64, floor: f64) -> Value {
     json!({
         "enabled": true, "budgetTokens": budget, "floorRatio": floor, "protectRecentTurns": PROTECT,
         "maxToolResultBytes": LIMIT, "keepHeadBytes": 150, "keepTailBytes": 100,
+        "milestoneTokens": MILESTONE,
     })
 }
 
@@ -48,6 +51,9 @@ impl Run<'_> {
         let edits = edits(&messages, &rendered, what);
         self.check_pairs(&sent, &messages, what);
         self.check_window(&messages, &rendered, what);
+        let instructions = self.story.history.instructions.len();
+        let breakpoints = expected(&messages, instructions, MILESTONE);
+        assert_eq!(sent.cache_breakpoints, breakpoints, "{what}: breakpoints");
         let grown = self.check_monotone(&messages, &edits, what);
         self.check_tokens(&sent, &messages, &rendered, what).await;
         assert_eq!(

@@ -164,6 +164,15 @@ impl Http {
         let items = replay.items.expect("the items");
         assert_eq!(sha(&items), sent.sha256, "{what}: the digest of the bytes");
         assert_eq!(items, sent.items(), "{what}: the bytes");
+        if sent.format == "openai" {
+            let count = sent.messages.len();
+            assert_eq!(
+                replay.record["messageCount"], count,
+                "{what}: how many they are"
+            );
+            let last = sent.cache_breakpoints.last().map(|at| at + 1);
+            assert_eq!(last.unwrap_or(0), count, "{what}: the last ends a prefix");
+        }
     }
 
     pub async fn stats(&self, id: &str) -> Value {
