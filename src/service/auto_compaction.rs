@@ -273,10 +273,24 @@ impl Service {
         Ok(plan.map(|edit| (edit.seq, edit.saved)).collect())
     }
 
+    /// Plans a run, whoever asked for it.
+    pub(super) async fn plan_run(
+        &self,
+        key: SessionKey,
+        row: &SessionRow,
+        request: CompactRequest,
+    ) -> Result<(CompactRequest, Plan), ServiceError> {
+        if request.cause == AUTO {
+            return self.plan_auto(key, row, request).await;
+        }
+        let plan = self.plan(key, row, &request).await?;
+        Ok((request, plan))
+    }
+
     /// Plans a run that nobody asked for: with the session's percentage if that is enough, else with the budget
     /// that gets the context under its trigger at once. Looked at anew with the lease held: whoever had it
     /// before may have done the work.
-    pub(super) async fn plan_auto(
+    async fn plan_auto(
         &self,
         key: SessionKey,
         row: &SessionRow,
@@ -318,14 +332,18 @@ impl Service {
         })
     }
 
-    /// Why a context is still over its trigger behind a compaction; `None` if it is not.
-    pub(super) async fn why_still_over(
+    /// Why a context is still over its trigger behind a compaction that nobody asked for; `None` if it is not.
+    pub(super) async fn note(
         &self,
         key: SessionKey,
         session: &Session,
         cut: Cut,
         summary: &str,
+        cause: &str,
     ) -> Option<String> {
+        if cause != AUTO {
+            return None;
+        }
         let summary = pair_tokens(summary);
         let load = self
             .measure_behind(key, &session.row, &cut, summary)

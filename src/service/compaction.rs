@@ -11,7 +11,6 @@ use futures_util::FutureExt;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::auto_compaction::AUTO;
 use super::error::{LONGEST_RETRY, refused};
 use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
@@ -336,13 +335,7 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
         let row = self.load_open(key, id).await?;
-        let (request, plan) = match request.cause {
-            AUTO => self.plan_auto(key, &row, request).await?,
-            _ => {
-                let plan = self.plan(key, &row, &request).await?;
-                (request, plan)
-            }
-        };
+        let (request, plan) = self.plan_run(key, &row, request).await?;
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {
             reason: Some(reason),
@@ -366,10 +359,8 @@ impl Service {
             .summarizer
             .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
             .await?;
-        let note = match request.cause {
-            AUTO => self.why_still_over(key, &session, cut, &summary.text).await,
-            _ => None,
-        };
+        let note = self.note(key, &session, cut, &summary.text, request.cause);
+        let note = note.await;
         let size = Size::of(&summary.text);
         let Summary {
             text,

@@ -14,6 +14,7 @@
 )]
 
 mod agents;
+mod auto_compaction;
 mod cases;
 mod chaos;
 mod concurrency;
