@@ -85,6 +85,9 @@ pub enum StartError {
     /// The server stopped with an error.
     #[error("the HTTP server stopped")]
     Serve(#[source] io::Error),
+    /// There is no database to look into.
+    #[error("there is no database file {0}; see database_url (PRECIS_DATABASE_URL)")]
+    NoDatabase(String),
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
@@ -156,6 +159,7 @@ struct Opened {
     database: Database,
     url: Url,
     writes_with: String,
+    answers_with: String,
 }
 
 /// Opens the database and sets up the models.
@@ -169,6 +173,10 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
         })?;
     let summarizer = summarizer(settings)?;
     let writes_with = describe_summarizer(&summarizer);
+    let answers_with = summarizer.main.as_ref().map_or_else(
+        || "no model (set PRECIS_MODEL_BASE_URL and PRECIS_MODEL)".to_owned(),
+        |main| format!("{} at {}", main.model, main.base_url),
+    );
     let service = Service::new(Parts {
         database: database.clone(),
         summarizer,
@@ -197,6 +205,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
         database,
         url,
         writes_with,
+        answers_with,
     })
 }
 
@@ -210,6 +219,11 @@ pub async fn explain(
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
+    if let Url::Sqlite(path) = parse_url(settings)?
+        && !path.is_file()
+    {
+        return Err(StartError::NoDatabase(path.display().to_string()));
+    }
     let Opened {
         service, database, ..
     } = open(settings).await?;
@@ -233,6 +247,7 @@ impl Application {
             database,
             url,
             writes_with,
+            answers_with,
         } = open(&settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
@@ -256,6 +271,7 @@ impl Application {
                 ("Swagger UI", format!("http://{address}/docs/")),
                 ("Database", url.describe()),
                 ("Summaries", writes_with),
+                ("Turns", answers_with),
             ],
         })
     }
@@ -480,7 +496,7 @@ fn describe_summarizer(summarizer: &Summarizer) -> String {
         .as_ref()
         .filter(|_| summarizer.ask_models)
     else {
-        return format!("{EMBEDDED} (no model is called)");
+        return EMBEDDED.to_owned();
     };
     let mut text = format!("{} at {}", first.model, first.base_url);
     if summarizer.compaction_is_own && summarizer.main.is_some() {

@@ -264,7 +264,7 @@ impl Service {
     ) -> Result<HashMap<i64, i64>, ServiceError> {
         let plan = self
             .database()
-            .load_plan(key, row.compaction_version)
+            .load_plan(key, row.compaction_version, row.dispatch_count)
             .await?;
         let stays = |seq: i64| seq > cut.last_seq;
         let plan = plan

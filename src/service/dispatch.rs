@@ -273,7 +273,8 @@ impl Ground<'_> {
         );
         if all > 0 {
             lines.push(format!(
-                "pruning: {all} messages shortened ({added} of them now), about {} tokens saved, {} to {}",
+                "pruning: {all} {} shortened ({added} of them now), about {} tokens saved, {} to {}",
+                if all == 1 { "message" } else { "messages" },
                 thousands(tokens.before - tokens.after),
                 thousands(tokens.before),
                 thousands(tokens.after)
@@ -281,12 +282,12 @@ impl Ground<'_> {
         }
         if let Some(target) = self
             .target()
-            .filter(|target| tokens.after > (*target).max(0))
+            .filter(|target| !self.request.force && tokens.after > *target)
         {
             lines.push(format!(
                 "pruning: the rules could do no more; {} tokens are over what was aimed at ({})",
-                thousands(tokens.after - target.max(0)),
-                thousands(target.max(0))
+                thousands(tokens.after - target),
+                thousands(target)
             ));
         }
         if let Some(window) = self.request.context_window {
