@@ -17,7 +17,7 @@ use crate::support::Http;
 use crate::support::messages::{assistant, user};
 
 /// Nothing in a test takes this long unless it is stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(1);
 
 /// The trigger of these tests, in tokens.
 const TRIGGER: i64 = 2_000;

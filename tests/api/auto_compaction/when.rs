@@ -67,7 +67,7 @@ async fn cold_waits_until_the_last_dispatch_is_old(
     let seconds = |time: &Value| {
         let time = time.as_str().expect("a time").trim_end_matches('Z');
         let (_, time) = time.split_once('T').expect("a time of day");
-        let parts = time.split(':').map(|part| part.parse::<f64>());
+        let parts = time.split(':').map(str::parse::<f64>);
         parts.fold(0.0, |sum, part| sum * 60.0 + part.expect("a number"))
     };
     let waited = seconds(&record["createdAt"]) - seconds(&dispatched);
