@@ -160,7 +160,7 @@ pub struct ShownMessage {
 /// whose text is no longer what it was made for is not applied.
 macro_rules! shown {
     () => {
-        "SELECT messages.seq, position, fill, octet_length(body) AS bytes, \
+        "SELECT messages.seq, position, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
          coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
          ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
          AND elisions.seq = messages.seq AND elisions.dispatch <= $7 \
