@@ -12,6 +12,7 @@ use actix_web::{HttpRequest, HttpResponse, get};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::extract::{Query, name};
 use super::problem::{Problem, ProblemDocument};
@@ -135,7 +136,15 @@ struct DeltaData<'a> {
     r#type: &'static str,
     session_id: &'a str,
     created_at: String,
-    delta: &'a str,
+    delta: Piece<'a>,
+}
+
+/// A piece of an answer: the object that the provider sent. Anything else stays a text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
 }
 
 #[derive(Serialize)]
@@ -158,11 +167,12 @@ fn frame(item: &StreamItem) -> Bytes {
             created_at,
             text,
         } => {
+            let line = one_line(text);
             let data = DeltaData {
                 r#type: MESSAGE_DELTA,
                 session_id,
                 created_at: created_at.to_string(),
-                delta: text,
+                delta: serde_json::from_str(&line).map_or(Piece::Text(text), Piece::Json),
             };
             // Without an id: it cannot be resumed behind.
             write_frame(None, MESSAGE_DELTA, &json(&data))
@@ -204,6 +214,11 @@ fn data_of(event: &SentEvent) -> String {
 fn json(value: &impl Serialize) -> String {
     // Names and texts only, which cannot fail.
     serde_json::to_string(value).unwrap_or_default()
+}
+
+/// JSON has line breaks only between its tokens, where a space does as well.
+pub fn one_line(json: &str) -> String {
+    json.replace(['\n', '\r'], " ")
 }
 
 /// One event.
@@ -257,6 +272,22 @@ mod tests {
         let text = std::str::from_utf8(&text).unwrap();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.starts_with("event: message.delta\ndata: {"));
+    }
+
+    #[test]
+    fn a_piece_is_shown_as_the_object_that_it_is() {
+        let item = StreamItem::Delta {
+            session_id: "sess_x".to_owned(),
+            created_at: Timestamp(0),
+            text: "{\"content\":\n\"a\\nb\", \"n\":1.0}".into(),
+        };
+        let text = frame(&item);
+        let text = std::str::from_utf8(&text).unwrap();
+        assert!(
+            text.ends_with(",\"delta\":{\"content\": \"a\\nb\", \"n\":1.0}}\n\n"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 3, "{text}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::compactions::CompactionBody;
 use super::cursor;
-use super::events::{event_stream, write_frame};
+use super::events::{event_stream, one_line, write_frame};
 use super::extract::{Body, Query, name};
 use super::finish::{log, request_id};
 use super::messages::render_all;
@@ -292,11 +292,6 @@ impl Streamed {
             }
         }
     }
-}
-
-/// JSON has line breaks only between its tokens, where a space does as well.
-fn one_line(json: &str) -> String {
-    json.replace(['\n', '\r'], " ")
 }
 
 /// List turns
