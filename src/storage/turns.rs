@@ -65,8 +65,8 @@ macro_rules! columns {
     };
 }
 
-/// The code of a turn whose process died.
-const LEASE_EXPIRED: &str = "TURN_INTERRUPTED";
+/// The code of a turn whose process died, or was not heard of in time.
+pub const INTERRUPTED: &str = "TURN_INTERRUPTED";
 /// The code of a turn that was stopped on request.
 const CANCELLED: &str = "TURN_CANCELLED";
 
@@ -437,7 +437,7 @@ pub(super) async fn end_dead(
     if let Some(id) = session.turn_id {
         let mut end = End::failed(key, id, now);
         end.fail(
-            LEASE_EXPIRED,
+            INTERRUPTED,
             "The server that ran this turn stopped before it ended; send a turn without messages to try again."
                 .to_owned(),
         );
