@@ -30,4 +30,5 @@ mod sessions;
 mod shutdown;
 mod state_machine;
 mod support;
+mod turns;
 mod worked_cases;
