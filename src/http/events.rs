@@ -12,11 +12,15 @@ use actix_web::{HttpRequest, HttpResponse, get};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::extract::{Query, name};
 use super::problem::{Problem, ProblemDocument};
 use crate::domain::event::{MESSAGE_DELTA, RESYNC};
 use crate::service::{Caller, SentEvent, Service, StreamItem};
+
+/// A comment that keeps the line open.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 const TAG: &str = "Events";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -135,7 +139,15 @@ struct DeltaData<'a> {
     r#type: &'static str,
     session_id: &'a str,
     created_at: String,
-    delta: &'a str,
+    delta: Piece<'a>,
+}
+
+/// A piece of an answer: the object that the provider sent. Anything else stays a text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece<'a> {
+    Json(&'a RawValue),
+    Text(&'a str),
 }
 
 #[derive(Serialize)]
@@ -151,18 +163,19 @@ struct ResyncData<'a> {
 
 fn frame(item: &StreamItem) -> Bytes {
     let text = match item {
-        StreamItem::KeepAlive => ": keep-alive\n\n".to_owned(),
+        StreamItem::KeepAlive => return Bytes::from_static(KEEP_ALIVE),
         StreamItem::Event(event) => write_frame(Some(&event.id), &event.kind, &data_of(event)),
         StreamItem::Delta {
             session_id,
             created_at,
             text,
         } => {
+            let line = one_line(text);
             let data = DeltaData {
                 r#type: MESSAGE_DELTA,
                 session_id,
                 created_at: created_at.to_string(),
-                delta: text,
+                delta: serde_json::from_str(&line).map_or(Piece::Text(text), Piece::Json),
             };
             // Without an id: it cannot be resumed behind.
             write_frame(None, MESSAGE_DELTA, &json(&data))
@@ -204,6 +217,11 @@ fn data_of(event: &SentEvent) -> String {
 fn json(value: &impl Serialize) -> String {
     // Names and texts only, which cannot fail.
     serde_json::to_string(value).unwrap_or_default()
+}
+
+/// JSON has line breaks only between its tokens, where a space does as well.
+pub fn one_line(json: &str) -> String {
+    json.replace(['\n', '\r'], " ")
 }
 
 /// One event.
@@ -257,6 +275,22 @@ mod tests {
         let text = std::str::from_utf8(&text).unwrap();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.starts_with("event: message.delta\ndata: {"));
+    }
+
+    #[test]
+    fn a_piece_is_shown_as_the_object_that_it_is() {
+        let item = StreamItem::Delta {
+            session_id: "sess_x".to_owned(),
+            created_at: Timestamp(0),
+            text: "{\"content\":\n\"a\\nb\", \"n\":1.0}".into(),
+        };
+        let text = frame(&item);
+        let text = std::str::from_utf8(&text).unwrap();
+        assert!(
+            text.ends_with(",\"delta\":{\"content\": \"a\\nb\", \"n\":1.0}}\n\n"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 3, "{text}");
     }
 
     #[test]

@@ -343,6 +343,9 @@ impl From<ServiceError> for Problem {
             E::NothingToAnswer => Self::new(Code::ValidationFailed, detail)
                 .with_errors(vec![FieldError::new("/messages", "nothing to answer")]),
             E::TurnOver => Self::new(Code::TurnCancelled, detail),
+            E::TurnInterrupted => {
+                Self::new(Code::TurnInterrupted, detail).with_retry_after(RETRY_AFTER)
+            }
             E::ModelNotConfigured => Self::new(Code::ModelNotConfigured, detail),
             E::ModelFailed(error) => model_failed(detail, error),
             E::ContextOverflow(_) | E::NothingFreed => Self::new(Code::ContextOverflow, detail),

@@ -29,6 +29,8 @@ use crate::storage::{
 
 /// What asks for a compaction unless something else says so: a request.
 const MANUAL: &str = "manual";
+/// What asks for one in a turn whose context did not fit.
+pub(super) const OVERFLOW: &str = "overflow";
 
 /// What a compaction is asked to do. All optional; the session's own settings stand in.
 #[derive(Debug, Clone, Deserialize)]
@@ -139,6 +141,17 @@ impl Service {
         if self.inner.draining.is_cancelled() {
             return Err(ServiceError::ShuttingDown);
         }
+        self.compact_apart(key, id, request).await
+    }
+
+    /// Compacts as a task of its own: whoever asked for it may be gone before it ends, and it gives its lease
+    /// back all the same.
+    pub(super) async fn compact_apart(
+        &self,
+        key: SessionKey,
+        id: &str,
+        request: CompactRequest,
+    ) -> Result<CompactOutcome, ServiceError> {
         let (service, id) = (self.clone(), id.to_owned());
         let run = async move { service.run_with_lease(key, &id, request).await };
         self.inner
@@ -185,6 +198,7 @@ impl Service {
             serde_json::from_str(&session.compaction)
                 .map_err(|_| StorageError::Corrupt("sessions.compaction"))?;
         let keep_tokens = request.keep_tokens;
+        let waits = request.cause == OVERFLOW;
         let request = PlanRequest {
             compact_count: request.compact_count.unwrap_or(session.compact_count),
             keep_recent_turns: request
@@ -199,10 +213,12 @@ impl Service {
         let cut = match aim {
             Err(reason) => Err(reason),
             Ok(aim) => {
-                let landmarks = self
+                let mut landmarks = self
                     .database()
                     .find_landmarks(key, session, &request, aim)
                     .await?;
+                // A turn waits: what its model is to answer is not folded in with the rest.
+                landmarks.end_is_allowed &= !waits;
                 let (keep, length) = (request.keep_recent_turns, session.compact_length);
                 plan_cut(&landmarks, keep, length)
             }
@@ -246,7 +262,7 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
-    pub(super) async fn run_with_lease(
+    async fn run_with_lease(
         &self,
         key: SessionKey,
         id: &str,

@@ -153,6 +153,11 @@ pub enum ServiceError {
     /// A turn that was stopped, or ended by somebody else.
     #[error("The turn was stopped before the model's answer was stored.")]
     TurnOver,
+    /// A turn whose time had run out before its answer came.
+    #[error(
+        "The turn was not renewed in time and was ended; the answer is not stored. Send a turn without messages to try again."
+    )]
+    TurnInterrupted,
     /// No model is configured.
     #[error(
         "No model is configured: set PRECIS_MODEL_BASE_URL and PRECIS_MODEL (see `precis config`)."
@@ -209,6 +214,27 @@ pub struct Overflow {
     pub cause: Option<String>,
 }
 
+impl Overflow {
+    /// What is known of it from the provider's first refusal.
+    pub(super) fn of(refusal: &ProviderError, before: i64) -> Self {
+        let (prompt_tokens, window) = match refusal {
+            ProviderError::Overflow {
+                prompt_tokens,
+                window,
+                ..
+            } => (*prompt_tokens, *window),
+            _ => (None, None),
+        };
+        Self {
+            before,
+            after: None,
+            prompt_tokens,
+            window,
+            cause: None,
+        }
+    }
+}
+
 impl std::fmt::Display for Overflow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -223,7 +249,13 @@ impl std::fmt::Display for Overflow {
             write!(f, ", for a window of {window}")?;
         }
         match (self.after, &self.cause) {
-            (Some(after), _) => write!(f, "; made smaller (about {after}), it was refused again.")?,
+            (Some(after), None) => {
+                write!(f, "; made smaller (about {after}), it was refused again.")?;
+            }
+            (Some(after), Some(cause)) => write!(
+                f,
+                "; pruned (about {after}), it was refused again, and it could not be compacted: {cause}"
+            )?,
             (None, Some(cause)) => write!(f, "; it could not be made smaller: {cause}")?,
             (None, None) => write!(f, "; nothing of it could be made smaller.")?,
         }
@@ -257,6 +289,7 @@ impl ServiceError {
             Self::SummarizerFailed(_) | Self::CompactionTimeout(_) => "SUMMARIZER_FAILED",
             Self::CompactionInProgress { .. } => "COMPACTION_IN_PROGRESS",
             Self::CompactionConflict => "COMPACTION_CONFLICT",
+            Self::TurnInterrupted => "TURN_INTERRUPTED",
             Self::ModelNotConfigured => "MODEL_NOT_CONFIGURED",
             Self::ModelFailed(ProviderError::Timeout { .. }) => "MODEL_TIMEOUT",
             Self::ModelFailed(_) => "MODEL_FAILED",

@@ -215,6 +215,12 @@ impl Service {
         &self.inner.hub
     }
 
+    /// How often a stream without news says that it is alive.
+    #[must_use]
+    pub fn keep_alive(&self) -> Duration {
+        self.inner.times.keep_alive
+    }
+
     /// What this replica counts.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {

@@ -387,6 +387,7 @@ impl Service {
     pub async fn delete_session(&self, caller: Caller, id: &str) -> Result<(), ServiceError> {
         let key = key(caller, id)?;
         if self.database().write(DeleteSession { key }).await? {
+            self.stop_turns(|_, session| session == key);
             Ok(())
         } else {
             Err(refused(WriteRefusal::NotFound, id))

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::compaction::OVERFLOW;
 use super::context::TailReader;
 use super::dispatch::{DispatchRequest, Dispatched};
 use super::error::{Overflow, shorten};
@@ -26,7 +27,7 @@ use crate::domain::size;
 use crate::provider::{ProviderError, TurnAnswer, TurnRequest as ModelRequest, into_channel};
 use crate::storage::{
     Answer, AppendMessages, BeginTurn, Begun, CancelTurn, CompactionRow, EndTurn, Ended, Failure,
-    RenewTurn, SessionKey, TurnRefusal, TurnRow,
+    INTERRUPTED, RenewTurn, SessionKey, TurnRefusal, TurnRow,
 };
 
 /// Deltas that wait for a client at most; one that is slower gets no more of them, only the end.
@@ -91,7 +92,7 @@ pub struct Running {
 }
 
 /// Turns that run in this process, so that one is stopped at once where it runs.
-pub(super) type Turns = Arc<Mutex<HashMap<Uuid, CancellationToken>>>;
+pub(super) type Turns = Arc<Mutex<HashMap<Uuid, (SessionKey, CancellationToken)>>>;
 
 /// Takes a turn off the list when its task ends, however it does.
 struct Listed {
@@ -101,10 +102,10 @@ struct Listed {
 }
 
 impl Listed {
-    fn new(list: &Turns, id: Uuid) -> Self {
+    fn new(list: &Turns, id: Uuid, key: SessionKey) -> Self {
         let stop = CancellationToken::new();
         let mut turns = list.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.insert(id, stop.clone());
+        turns.insert(id, (key, stop.clone()));
         Self {
             list: Arc::clone(list),
             id,
@@ -248,7 +249,7 @@ impl Service {
 
     /// Runs a turn to its end, and stores that.
     async fn run_turn(&self, work: Work) -> Result<Turn, ServiceError> {
-        let listed = Listed::new(&self.inner.turns, work.id);
+        let listed = Listed::new(&self.inner.turns, work.id, work.key);
         let mut done = Done::default();
         let answered = {
             let ask = AssertUnwindSafe(self.ask(&work, &mut done)).catch_unwind();
@@ -274,25 +275,56 @@ impl Service {
             compaction: done.compaction,
             now: self.now(),
         };
-        let ended = match self.database().write(end).await {
+        let ended = match self.database().write(end.clone()).await {
             Ok(ended) => ended,
             // The model's failure says more than that it could not be written down.
             Err(_) if answered.is_err() => Ended::Over,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(self.give_up(end, error.into()).await),
         };
         if let Ended::Yes(ended) = &ended {
             self.inner.metrics.count_turn(&ended.0.status);
         }
-        answered?;
-        match ended {
-            Ended::Over => Err(ServiceError::TurnOver),
-            Ended::Yes(ended) => {
+        match (answered, ended) {
+            (Err(ServiceError::TurnOver), _) | (Ok(_), Ended::Over) => {
+                Err(self.why_over(&work).await)
+            }
+            (Err(error), _) => Err(error),
+            (Ok(_), Ended::Yes(ended)) => {
                 let (row, ..) = *ended;
                 if row.status == "failed" {
                     return Err(ServiceError::SessionClosed);
                 }
                 self.show_turn(work.key, row).await
             }
+        }
+    }
+
+    /// Ends a turn whose answer could not be stored, so that its session does not wait for it. Gives why.
+    async fn give_up(&self, end: EndTurn, error: ServiceError) -> ServiceError {
+        let failed = EndTurn {
+            outcome: Err(Failure {
+                code: error.failure_code(),
+                detail: "The model's answer could not be stored; send a turn without messages to try again."
+                    .to_owned(),
+            }),
+            now: self.now(),
+            ..end
+        };
+        if let Err(error) = self.database().write(failed).await {
+            tracing::warn!(%error, "a turn could not be ended; its time runs out by itself");
+        }
+        error
+    }
+
+    /// Why a turn ended before it was answered.
+    async fn why_over(&self, work: &Work) -> ServiceError {
+        match self.database().find_turn(work.key, work.id).await {
+            Ok(None) => ServiceError::session_not_found(&work.session),
+            Ok(Some(row)) if row.error_code.as_deref() == Some(INTERRUPTED) => {
+                ServiceError::TurnInterrupted
+            }
+            Ok(Some(_)) => ServiceError::TurnOver,
+            Err(error) => error.into(),
         }
     }
 
@@ -321,7 +353,7 @@ impl Service {
             .await?;
         done.dispatch = Some(first.n);
         let before = first.tokens.after;
-        let refusal = match self.call(work, first).await {
+        let refusal = match self.call(work, first, true).await {
             Err(ServiceError::ModelFailed(refusal @ ProviderError::Overflow { .. })) => refusal,
             outcome => return self.to_answer(outcome?),
         };
@@ -332,9 +364,9 @@ impl Service {
         };
         done.dispatch = Some(smaller.n);
         overflow.after = Some(smaller.tokens.after);
-        // An error says that nobody reads.
-        drop(work.progress.try_send(Progress::Restart));
-        match self.call(work, smaller).await {
+        // Who cannot be told that it begins anew, for not reading, gets no more than the end.
+        let told = work.progress.try_send(Progress::Restart).is_ok();
+        match self.call(work, smaller, told).await {
             Err(ServiceError::ModelFailed(refusal @ ProviderError::Overflow { .. })) => {
                 let again = Overflow::of(&refusal, before);
                 overflow.prompt_tokens = again.prompt_tokens.or(overflow.prompt_tokens);
@@ -379,10 +411,10 @@ impl Service {
         let deadline = tokio::time::Instant::now() + LONGEST_WAIT;
         loop {
             let request = CompactRequest {
-                cause: "overflow",
+                cause: OVERFLOW,
                 ..CompactRequest::default()
             };
-            match self.run_with_lease(work.key, &work.session, request).await {
+            match self.compact_apart(work.key, &work.session, request).await {
                 Ok(outcome) => return Ok(outcome.compaction.map(|made| made.version)),
                 Err(ServiceError::CompactionInProgress { .. })
                     if tokio::time::Instant::now() < deadline => {}
@@ -399,8 +431,13 @@ impl Service {
         }
     }
 
-    /// Sends a dispatch to the model.
-    async fn call(&self, work: &Work, dispatched: Dispatched) -> Result<TurnAnswer, ServiceError> {
+    /// Sends a dispatch to the model; what comes of it is handed on to the client if it is to be.
+    async fn call(
+        &self,
+        work: &Work,
+        dispatched: Dispatched,
+        hand_on: bool,
+    ) -> Result<TurnAnswer, ServiceError> {
         let mut messages = dispatched.rendered.messages;
         if let Some(rest) = dispatched.rendered.rest {
             read_rest(&mut messages, rest).await?;
@@ -414,10 +451,12 @@ impl Service {
             stream: work.stream,
         };
         let (hub, key) = (Arc::clone(&self.inner.hub), work.key);
-        let mut hand_on = into_channel(work.progress.clone());
+        let mut hand_on = hand_on.then(|| into_channel(work.progress.clone()));
         let on_delta = move |delta: &RawValue| {
             hub.publish_delta(key, delta.get());
-            hand_on(delta);
+            if let Some(hand_on) = &mut hand_on {
+                hand_on(delta);
+            }
         };
         let outcome = if work.stream {
             work.at.server.turn(request, on_delta).await
@@ -509,15 +548,19 @@ impl Service {
             now: self.now(),
         };
         let row = self.database().write(cancel).await?.ok_or_else(not_found)?;
-        let stop = {
-            let turns = &self.inner.turns;
-            let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.get(&uuid).cloned()
-        };
-        if let Some(stop) = stop {
-            stop.cancel();
-        }
+        self.stop_turns(|turn, _| turn == uuid);
         self.show_turn(key, row).await
+    }
+
+    /// Stops those of the turns that run here; elsewhere a turn notices by itself that it is over.
+    pub(super) fn stop_turns(&self, which: impl Fn(Uuid, SessionKey) -> bool) {
+        let turns = &self.inner.turns;
+        let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, (session, stop)) in turns.iter() {
+            if which(*id, *session) {
+                stop.cancel();
+            }
+        }
     }
 
     /// A turn with its messages.
@@ -535,26 +578,6 @@ impl Service {
             messages,
             compaction,
         })
-    }
-}
-
-impl Overflow {
-    fn of(refusal: &ProviderError, before: i64) -> Self {
-        let (prompt_tokens, window) = match refusal {
-            ProviderError::Overflow {
-                prompt_tokens,
-                window,
-                ..
-            } => (*prompt_tokens, *window),
-            _ => (None, None),
-        };
-        Self {
-            before,
-            after: None,
-            prompt_tokens,
-            window,
-            cause: None,
-        }
     }
 }
 

@@ -67,8 +67,8 @@ pub use sessions::{
 };
 pub use timestamp::Timestamp;
 pub use turns::{
-    Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, RenewTurn,
-    TurnRefusal, TurnRow,
+    Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, INTERRUPTED,
+    RenewTurn, TurnRefusal, TurnRow,
 };
 
 /// Why the database did not do what it was asked. The display text names no value and no statement.

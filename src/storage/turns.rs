@@ -65,8 +65,8 @@ macro_rules! columns {
     };
 }
 
-/// The code of a turn whose process died.
-const LEASE_EXPIRED: &str = "TURN_INTERRUPTED";
+/// The code of a turn whose process died, or was not heard of in time.
+pub const INTERRUPTED: &str = "TURN_INTERRUPTED";
 /// The code of a turn that was stopped on request.
 const CANCELLED: &str = "TURN_CANCELLED";
 
@@ -283,6 +283,7 @@ impl Write for EndTurn {
                 return Ok(Ended::Over);
             };
             if session.turn_id != Some(self.id) {
+                self.complete_record(conn).await?;
                 return Ok(Ended::Over);
             }
             let closed = || Failure {
@@ -327,6 +328,25 @@ impl Write for EndTurn {
             let turn = end.store(conn).await?;
             Ok(Ended::Yes(Box::new((turn, stored, session.compact_size))))
         })
+    }
+}
+
+impl EndTurn {
+    /// A turn that was ended by somebody else has its record; what was sent on the way belongs there too.
+    async fn complete_record(&self, conn: &mut Conn<'_>) -> Result<()> {
+        on_both!(conn, c => sqlx::query(
+            "UPDATE turns SET dispatch = coalesce(dispatch, $4), compaction = coalesce(compaction, $5) \
+             WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(self.id)
+        .bind(self.dispatch)
+        .bind(self.compaction)
+        .execute(c)
+        .await
+        .map(drop))?;
+        Ok(())
     }
 }
 
@@ -442,7 +462,7 @@ pub(super) async fn end_dead(
     if let Some(id) = session.turn_id {
         let mut end = End::failed(key, id, now);
         end.fail(
-            LEASE_EXPIRED,
+            INTERRUPTED,
             "The server that ran this turn stopped before it ended; send a turn without messages to try again."
                 .to_owned(),
         );

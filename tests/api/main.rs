@@ -32,4 +32,5 @@ mod sessions;
 mod shutdown;
 mod state_machine;
 mod support;
+mod turns;
 mod worked_cases;

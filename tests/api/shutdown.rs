@@ -14,7 +14,7 @@ use crate::support::{Backend, Http, ScriptedModel, TestApp};
 const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until the service says that it takes no more work, or takes no connection.
-async fn refuses_new_work(address: std::net::SocketAddr) {
+pub async fn refuses_new_work(address: std::net::SocketAddr) {
     let deadline = Instant::now() + SOON;
     loop {
         // A client of its own, so that no open connection is used again.

@@ -16,6 +16,7 @@ pub mod process;
 pub mod raw_model;
 pub mod shadow;
 pub mod sse;
+pub mod stream_model;
 pub mod strict;
 pub mod strict_anthropic;
 pub mod tokens;

@@ -57,6 +57,11 @@ impl Process {
         }
     }
 
+    /// The number under which the system knows it.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: no chance to tidy up.
     pub fn kill(&mut self) {
         self.child.kill().expect("the process can be killed");

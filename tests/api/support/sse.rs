@@ -47,15 +47,15 @@ impl Http {
             request = request.header("last-event-id", last);
         }
         let response = request.send().await.expect("the stream is answered");
-        assert_eq!(response.status(), 200, "GET {path}");
-        let header = |name| response.headers()[name].to_str().expect("a text");
-        assert_eq!(header("content-type"), "text/event-stream");
-        assert_eq!(header("cache-control"), "no-store");
-        assert_eq!(header("x-accel-buffering"), "no");
-        Reader {
-            response,
-            received: Vec::new(),
-        }
+        Reader::of(response, path)
+    }
+
+    /// Posts exactly these bytes to what answers with a stream.
+    pub async fn post_for_events(&self, path: &str, body: String) -> Reader {
+        let request = self.streaming().post(self.url(path));
+        let request = request.header("content-type", "application/json");
+        let response = request.body(body).send().await;
+        Reader::of(response.expect("the stream is answered"), path)
     }
 
     /// The stream of a session, from the beginning, from a point on, or live.
@@ -71,6 +71,28 @@ impl Http {
 }
 
 impl Reader {
+    /// A reader of this answer, which must be a stream.
+    fn of(response: Response, path: &str) -> Self {
+        assert_eq!(response.status(), 200, "{path}");
+        let header = |name| response.headers()[name].to_str().expect("a text");
+        assert_eq!(header("content-type"), "text/event-stream");
+        assert_eq!(header("cache-control"), "no-store");
+        assert_eq!(header("x-accel-buffering"), "no");
+        Self {
+            response,
+            received: Vec::new(),
+        }
+    }
+
+    /// All events up to the end of the stream.
+    pub async fn rest(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+
     /// What comes next; `None` at the end of the stream.
     pub async fn sent(&mut self) -> Option<Sent> {
         loop {
