@@ -356,7 +356,8 @@ impl Service {
                 return Err(ServiceError::SessionClosed);
             }
             match self.try_dispatch(key, session, &head, request).await {
-                Err(ServiceError::ContextMoved) if tried < TRIES => {}
+                // Each time that another dispatch extends the plan, so in a crowd that one gets on.
+                Err(ServiceError::ContextMoved) if tried < 8 * TRIES => {}
                 outcome => return outcome,
             }
         }

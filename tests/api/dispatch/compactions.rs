@@ -232,3 +232,27 @@ async fn a_rolling_session_stays_whole(
         app.replays_as(&id, sent, "a rolling session").await;
     }
 }
+
+/// A breadcrumb that names a message goes when that message is changed or gone.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_goes_with_the_message_that_it_names(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let mut messages = turns();
+    let id = app.create_pruned(POLICY(), &messages).await;
+    app.dispatch(&id, &json!({})).await;
+    app.set_pruning(&id, json!({"enabled": false})).await;
+    let items = app.history(&id).await;
+    // The first poll: the second was told as the same.
+    app.erase(&id, &items[6].id).await.expect(204);
+    messages[6] = app.history(&id).await[6].message.get().to_owned();
+    let history = History::new(&messages);
+    assert_eq!(edited(&app, &id, &history).await, [2, 18]);
+    // The newer b: the older one is the only one now.
+    app.rewind(&id, 10).await.expect(200);
+    messages.truncate(10);
+    let history = History::new(&messages);
+    assert_eq!(edited(&app, &id, &history).await, [0_usize; 0]);
+}

@@ -10,6 +10,7 @@ mod cases;
 mod compactions;
 mod cost;
 mod explain;
+mod histories;
 mod large;
 mod properties;
 mod races;
