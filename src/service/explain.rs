@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::context::Carry;
 use super::rendering::hex;
 use super::{Caller, Service, ServiceError, key};
 use crate::storage::{DispatchRow, ElisionRow, StorageError};
@@ -357,8 +358,10 @@ impl Service {
     /// There is no such session, or the database failed.
     pub async fn stats(&self, caller: Caller, session: &str) -> Result<Stats, ServiceError> {
         let key = key(caller, session)?;
-        let context = self
-            .load_context(caller, session, super::Format::OpenAi, |_| false)
+        let head = self.load_head(key, session).await?;
+        let turn_is_open = head.tail()?.turn_is_open();
+        let frame = self
+            .load_frame(key, head.view(), Carry::IfOpen(turn_is_open))
             .await?;
         let row = self.database().find_session(key).await?;
         let row = row.ok_or_else(|| ServiceError::session_not_found(session))?;
@@ -366,13 +369,14 @@ impl Service {
             .database()
             .count_elisions(key, row.compaction_version)
             .await?;
+        let saved: i64 = plan.iter().map(|(_, _, tokens)| tokens).sum();
         let compactions = self.database().count_compactions(key).await?;
         let count = |(rule, messages, tokens)| (rule, RuleCount { messages, tokens });
         Ok(Stats {
             session_id: session.to_owned(),
             messages: row.message_count,
             stored_tokens: row.history_tokens + row.instruction_tokens,
-            context_tokens: context.map_or(0, |context| context.meta.tokens),
+            context_tokens: frame.tokens(&head) - saved,
             tokens_by: self.inner.counter.name(),
             compaction_version: row.compaction_version,
             compactions,

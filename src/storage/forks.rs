@@ -3,8 +3,9 @@
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
+use super::changes::Edit;
 use super::rewrites::{activate_newest, coverable, settle};
-use super::sessions::{Edit, SessionRow, count_events, lock, store_labels};
+use super::sessions::{SessionRow, count_events, lock, store_labels};
 use super::{Conn, Result, SessionKey, Timestamp, Write, events, on_both, spell};
 use crate::domain::event::Event;
 

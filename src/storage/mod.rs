@@ -11,11 +11,13 @@
 //! sessions lives here: a write asks `domain` what may be placed where.
 
 mod agents;
+mod changes;
 mod compactions;
 mod connect;
 mod contexts;
 mod dispatches;
 mod due;
+mod edits;
 mod elisions;
 mod events;
 mod forks;
@@ -39,6 +41,7 @@ use sqlx::{PgConnection, SqliteConnection};
 use tokio::sync::broadcast;
 
 pub use agents::{DeleteAgent, PutAgent, StoredAgent};
+pub use changes::{ChangeSession, Edit, SessionChange};
 pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
@@ -48,6 +51,7 @@ pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
 };
 pub use due::{ClaimDue, LastDispatch, SettleDue, Settled};
+pub use edits::{EditMessage, EditRefusal};
 pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;
@@ -59,11 +63,11 @@ pub use listen::{ListenUrl, Listener};
 pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
-pub use rewrites::{EditMessage, EditRefusal, Heal, Restore, RestoreRefusal, Rewind};
+pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
 pub use sessions::{
-    ChangeSession, CreateSession, DeleteSession, Edit, MOST_LABELS, NewSession, Order,
-    ResetSession, SessionChange, SessionFilter, SessionRow, WriteRefusal,
+    CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter,
+    SessionRow, WriteRefusal,
 };
 pub use timestamp::Timestamp;
 pub use turns::{
