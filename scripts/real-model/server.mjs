@@ -2,7 +2,7 @@
 import http from "node:http";
 import { basename } from "node:path";
 import { parseArgs } from "node:util";
-import { getLlama } from "node-llama-cpp";
+import { LlamaGrammarEvaluationState, getLlama } from "node-llama-cpp";
 
 const BODY_BYTES = 4 << 20, WAITING = 16, STEP = 256;
 const SYSTEM = { role: "system", content: "You are a helpful AI assistant named SmolLM, trained by Hugging Face" };
@@ -37,14 +37,42 @@ function promptOf(messages) {
   const [start, end] = ["<|im_start|>", "<|im_end|>"].map(mark => model.tokenize(mark, true));
   const frame = ({ role, content }) => [...start, ...model.tokenize(`${role}\n${content}`), ...end, ...model.tokenize("\n")];
   const tokens = messages.flatMap((message, index) => {
-    const { role, content } = message ?? {};
+    const { role, content, tool_calls: calls } = message ?? {};
     const parts = typeof content === "string" ? [{ text: content }] : content ?? [];
     if (typeof role !== "string" || !Array.isArray(parts) || parts.some(part => typeof part?.text !== "string"))
       throw new Refusal(400, `messages[${index}] must have a role, and text as its content`);
-    return frame({ role, content: parts.map(part => part.text).join("\n") });
+    if (!Array.isArray(calls ?? [])) throw new Refusal(400, `messages[${index}].tool_calls must be a list`);
+    // The template knows no tools: a call is shown as the text that it was written as, a result as the user's words.
+    const texts = [...parts.map(part => part.text), ...(calls ?? []).map(call => JSON.stringify(call?.function ?? null))];
+    return frame({ role: role === "tool" ? "user" : role, content: texts.join("\n") });
   });
   const system = messages[0].role === "system" ? [] : frame(SYSTEM);
   return [...system, ...tokens, ...start, ...model.tokenize("assistant\n")];
+}
+
+// The tools of which one has to be called; null if the model answers in words. Left to itself it never calls one.
+function demanded({ tools = [], tool_choice: choice }) {
+  const name = choice?.function?.name;
+  if (choice !== "required" && name === undefined) return null;
+  const wanted = Array.isArray(tools) ? tools.filter(tool => tool?.function && (!name || tool.function.name === name)) : [];
+  if (wanted.length === 0) throw new Refusal(400, "`tool_choice` demands a tool that `tools` does not have");
+  return wanted.map(tool => tool.function);
+}
+
+// A grammar that lets nothing through but a call of one of them.
+async function grammarOf(functions) {
+  const call = ({ name, parameters }) => ({ type: "object",
+    properties: { name: { const: name }, arguments: parameters ?? { type: "object", properties: {} } } });
+  try { return await llama.createGrammarForJsonSchema({ oneOf: functions.map(call) }); }
+  catch { throw new Refusal(400, "the parameters of a tool are a schema that is not understood"); }
+}
+
+// A call in the form of the API; null if it broke off.
+function toCall(text) {
+  try {
+    const { name, arguments: given } = JSON.parse(text);
+    return { id: `call_${crypto.randomUUID().slice(0, 8)}`, type: "function", function: { name, arguments: JSON.stringify(given) } };
+  } catch { return null; }
 }
 
 let waiting = 0, last = Promise.resolve();
@@ -54,38 +82,44 @@ function inTurn(work) {
   return (last = last.then(work, work).finally(() => { waiting -= 1; }));
 }
 
-async function generate(prompt, most, temperature, gone, onText) {
-  await sequence.clearHistory();
-  const tokens = [];
-  let finish = "length", sent = 0, read = 0;
+async function generate(prompt, { most, temperature, grammar }, gone, onText) {
+  // What it begins with and the last request began with is not read again.
+  await sequence.adaptStateToTokens(prompt.slice(0, -1), false);
+  const tokens = [], cached = sequence.contextTokens.length;
+  const rules = grammar && { grammarEvaluationState: new LlamaGrammarEvaluationState({ model, grammar }) };
+  let finish = "length", sent = 0, read = cached;
   // In steps, so that a client that goes away is noticed while its prompt is read, too.
   for (; prompt.length - read > STEP; read += STEP) {
     await sequence.evaluateWithoutGeneratingNewTokens(prompt.slice(read, read + STEP));
     if (gone.aborted) return null;
   }
-  for await (const token of sequence.evaluate(prompt.slice(read), { temperature, yieldEogToken: true })) {
+  for await (const token of sequence.evaluate(prompt.slice(read), { temperature, yieldEogToken: true, ...rules })) {
     if (gone.aborted) return null;
     if (model.isEogToken(token)) { finish = "stop"; break; }
     tokens.push(token);
     const text = onText && model.detokenize(tokens);
     // Half a character is held back until its other half is there.
     if (text && !text.endsWith("\uFFFD")) { onText(text.slice(sent)); sent = text.length; }
+    // The grammar would allow white space without end.
+    if (grammar && toCall(model.detokenize(tokens))) { finish = "stop"; break; }
     if (tokens.length >= most) break;
   }
   const text = model.detokenize(tokens);
   if (onText && sent < text.length) onText(text.slice(sent));
-  const usage = { prompt_tokens: prompt.length, completion_tokens: tokens.length, total_tokens: prompt.length + tokens.length };
+  const usage = { prompt_tokens: prompt.length, completion_tokens: tokens.length, total_tokens: prompt.length + tokens.length,
+    prompt_tokens_details: { cached_tokens: cached } };
   return { text, finish, usage };
 }
 
 async function complete(body, response, gone) {
-  const prompt = promptOf(body?.messages), size = prompt.length;
+  const prompt = promptOf(body?.messages), size = prompt.length, functions = demanded(body);
   if (size >= contextSize)
     throw new Refusal(400, `request (${size} tokens) exceeds the available context size (${contextSize} tokens), try increasing it`,
       "exceed_context_size_error", { n_prompt_tokens: size, n_ctx: contextSize });
   const cap = body.max_completion_tokens ?? body.max_tokens ?? contextSize, temperature = body.temperature ?? 0;
   if (!Number.isInteger(cap) || cap < 1) throw new Refusal(400, "`max_tokens` must be a whole number from 1");
   if (!(temperature >= 0 && temperature <= 2)) throw new Refusal(400, "`temperature` must be a number from 0 to 2");
+  const grammar = functions && await grammarOf(functions);
   const withUsage = body.stream && body.stream_options?.include_usage;
   const head = { id: `chatcmpl-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: name };
   const event = data => response.write(`data: ${data}\n\n`);
@@ -100,12 +134,19 @@ async function complete(body, response, gone) {
       delta({ role: "assistant", content: "" });
     }
     const most = Math.min(cap, contextSize - size);
-    const answer = await generate(prompt, most, temperature, gone, body.stream && (content => delta({ content })));
+    const onText = body.stream && !grammar && (content => delta({ content }));
+    const answer = await generate(prompt, { most, temperature, grammar }, gone, onText);
     if (!answer) return;
-    const { text, finish, usage } = answer;
+    const { text, usage } = answer, call = grammar && toCall(text);
+    const finish = call ? "tool_calls" : answer.finish;
     if (!body.stream) {
-      const choice = { index: 0, message: { role: "assistant", content: text }, finish_reason: finish };
-      return send(response, 200, { ...head, object: "chat.completion", choices: [choice], usage });
+      const message = { role: "assistant", content: grammar ? null : text, ...(call && { tool_calls: [call] }) };
+      return send(response, 200, { ...head, object: "chat.completion", choices: [{ index: 0, message, finish_reason: finish }], usage });
+    }
+    if (call) {
+      const { name, arguments: given } = call.function;
+      delta({ tool_calls: [{ index: 0, ...call, function: { name, arguments: "" } }] });
+      delta({ tool_calls: [{ index: 0, function: { arguments: given } }] });
     }
     delta({}, finish);
     if (withUsage) chunk([], usage);
