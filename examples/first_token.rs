@@ -123,7 +123,7 @@ impl Model {
         stream.set_nodelay(true)?;
         let mut stream = BufReader::new(stream);
         while let Some(length) = read_head(&mut stream)? {
-            let mut body = vec![0; length.unwrap_or(0)];
+            let mut body = vec![0; length];
             stream.read_exact(&mut body)?;
             let out = stream.get_mut();
             out.write_all(
@@ -161,9 +161,9 @@ fn chunk(choice: &str) -> String {
     text
 }
 
-/// Reads the head of a message; its length if it says one, and nothing at the end of the connection.
-fn read_head(stream: &mut BufReader<TcpStream>) -> Outcome<Option<Option<usize>>> {
-    let (mut line, mut length, mut begun) = (String::new(), None, false);
+/// Reads the head of a request; the length of its body, and nothing at the end of the connection.
+fn read_head(stream: &mut BufReader<TcpStream>) -> Outcome<Option<usize>> {
+    let (mut line, mut length, mut begun) = (String::new(), 0, false);
     loop {
         line.clear();
         if stream.read_line(&mut line)? == 0 {
@@ -174,7 +174,7 @@ fn read_head(stream: &mut BufReader<TcpStream>) -> Outcome<Option<Option<usize>>
         }
         begun = true;
         if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = Some(value.trim().parse()?);
+            length = value.trim().parse()?;
         }
     }
 }
