@@ -161,7 +161,7 @@ fn chunk(choice: &str) -> String {
     text
 }
 
-/// Reads the head of a request; the length of its body, and nothing at the end of the connection.
+/// Reads the head of a message; its length (0 if it says none), and nothing at the end of the connection.
 fn read_head(stream: &mut BufReader<TcpStream>) -> Outcome<Option<usize>> {
     let (mut line, mut length, mut begun) = (String::new(), 0, false);
     loop {

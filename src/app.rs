@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::{self, ModelSettings, Settings};
+use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
-use crate::domain::policy::CompactionPolicy;
+use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
 use crate::domain::prompt;
 use crate::domain::tokens::Counter;
 use crate::http;
@@ -85,6 +85,9 @@ pub enum StartError {
     /// The server stopped with an error.
     #[error("the HTTP server stopped")]
     Serve(#[source] io::Error),
+    /// There is no database to look into.
+    #[error("there is no database file {0}; see database_url (PRECIS_DATABASE_URL)")]
+    NoDatabase(String),
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
@@ -156,6 +159,7 @@ struct Opened {
     database: Database,
     url: Url,
     writes_with: String,
+    answers_with: String,
 }
 
 /// Opens the database and sets up the models.
@@ -169,6 +173,10 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
         })?;
     let summarizer = summarizer(settings)?;
     let writes_with = describe_summarizer(&summarizer);
+    let answers_with = summarizer.main.as_ref().map_or_else(
+        || "no model (set PRECIS_MODEL_BASE_URL and PRECIS_MODEL)".to_owned(),
+        |main| format!("{} at {}", main.model, main.base_url),
+    );
     let service = Service::new(Parts {
         database: database.clone(),
         summarizer,
@@ -180,6 +188,8 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             metadata_bytes: settings.limits.metadata_bytes,
             lease: settings.compaction.lease(),
             compaction_deadline: settings.compaction.deadline(),
+            auto_concurrency: settings.auto_compact.concurrency,
+            auto_first_wait: settings.auto_compact.backoff_initial(),
         },
         events: EventTimes {
             keep_alive: settings.events.keep_alive(),
@@ -195,6 +205,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
         database,
         url,
         writes_with,
+        answers_with,
     })
 }
 
@@ -208,6 +219,11 @@ pub async fn explain(
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
+    if let Url::Sqlite(path) = parse_url(settings)?
+        && !path.is_file()
+    {
+        return Err(StartError::NoDatabase(path.display().to_string()));
+    }
     let Opened {
         service, database, ..
     } = open(settings).await?;
@@ -231,6 +247,7 @@ impl Application {
             database,
             url,
             writes_with,
+            answers_with,
         } = open(&settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
@@ -254,6 +271,7 @@ impl Application {
                 ("Swagger UI", format!("http://{address}/docs/")),
                 ("Database", url.describe()),
                 ("Summaries", writes_with),
+                ("Turns", answers_with),
             ],
         })
     }
@@ -376,9 +394,45 @@ fn defaults(settings: &Settings) -> Result<Defaults, StartError> {
             max_summary_tokens: i64::from(settings.compaction.max_summary_tokens),
             redact_secrets: settings.compaction.redact_secrets == config::Switch::On,
         },
+        pruning: pruning(&settings.pruning),
+        auto_compact: auto_compact(&settings.auto_compact),
         model: settings.main_model().map(|model| model.model),
         compaction_prompt: compaction_prompt(&settings.compaction.prompt_file)?,
     })
+}
+
+fn pruning(settings: &PruningSettings) -> PruningPolicy {
+    let on = |switch| switch == config::Switch::On;
+    PruningPolicy {
+        enabled: on(settings.enabled),
+        budget_tokens: i64::from(settings.budget_tokens),
+        fit_to_window: on(settings.fit_to_window),
+        headroom: settings.headroom,
+        floor_ratio: settings.floor_ratio,
+        protect_recent_turns: i64::from(settings.protect_recent_turns),
+        max_tool_result_bytes: i64::from(settings.max_tool_result_bytes),
+        keep_head_bytes: i64::from(settings.keep_head_bytes),
+        keep_tail_bytes: i64::from(settings.keep_tail_bytes),
+        collapse_duplicate_results: on(settings.collapse_duplicate_results),
+        elide_superseded_reads: on(settings.elide_superseded_reads),
+        drop_stale_reasoning: on(settings.drop_stale_reasoning),
+        milestone_tokens: i64::from(settings.milestone_tokens),
+    }
+}
+
+fn auto_compact(settings: &AutoCompactSettings) -> AutoCompactPolicy {
+    let limit = |number: u32| (number > 0).then_some(i64::from(number));
+    AutoCompactPolicy {
+        enabled: settings.enabled == config::Switch::On,
+        trigger_tokens: i64::from(settings.trigger_tokens),
+        trigger_messages: limit(settings.trigger_messages),
+        when: match settings.when {
+            config::When::Cold => When::Cold,
+            config::When::Now => When::Now,
+        },
+        hard_trigger_tokens: limit(settings.hard_trigger_tokens),
+        cache_ttl_seconds: i64::from(settings.cache_ttl_seconds),
+    }
 }
 
 /// The operator's prompt for the summarizer, or the built-in one.
@@ -444,7 +498,7 @@ fn describe_summarizer(summarizer: &Summarizer) -> String {
         .as_ref()
         .filter(|_| summarizer.ask_models)
     else {
-        return format!("{EMBEDDED} (no model is called)");
+        return EMBEDDED.to_owned();
     };
     let mut text = format!("{} at {}", first.model, first.base_url);
     if summarizer.compaction_is_own && summarizer.main.is_some() {
@@ -473,5 +527,20 @@ fn retries(settings: &Settings) -> RetryPolicy {
         backoff_max: settings.provider.backoff_max(),
         retry_after_max: settings.provider.retry_after_max(),
         wait_total: settings.provider.retry_wait_total(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_the_policies_are_those_of_the_contract() {
+        let settings = Settings::from_vars([]).unwrap();
+        assert_eq!(pruning(&settings.pruning), PruningPolicy::default());
+        assert_eq!(
+            auto_compact(&settings.auto_compact),
+            AutoCompactPolicy::default()
+        );
     }
 }

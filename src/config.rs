@@ -14,6 +14,7 @@
 
 mod mistake;
 mod options;
+mod policies;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
+pub use self::policies::{AutoCompactSettings, PruningSettings, When};
 use self::sources::Chosen;
 
 /// The documentation of the configuration, and the lowest layer of it.
@@ -61,6 +63,8 @@ pub struct Settings {
     pub http: HttpSettings,
     pub limits: LimitSettings,
     pub compaction: CompactionSettings,
+    pub pruning: PruningSettings,
+    pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,

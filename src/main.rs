@@ -159,6 +159,7 @@ fn explain(failure: &Failure) -> String {
     }
     let advice = match failure {
         Failure::Config(_) => "Nothing was started.",
+        Failure::Start(StartError::Explain(_) | StartError::NoDatabase(_)) => return text,
         Failure::Start(_) => {
             "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."
         }

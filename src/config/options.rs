@@ -15,10 +15,12 @@ pub(super) struct Opt {
     pub(super) takes: Takes,
 }
 
-/// What an option takes. Every kind but whole numbers is a string in TOML.
+/// What an option takes. Every kind but numbers is a string in TOML.
 pub(super) enum Takes {
     /// A whole number between two others, both included.
     Whole(u64, u64),
+    /// A number over 0, up to 1.
+    Share,
     OneOf(&'static [&'static str]),
     Listen,
     DatabaseUrl,
@@ -79,7 +81,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("compaction.max_summary_tokens", Takes::Whole(100, 100_000)),
     opt("compaction.prompt_file", Takes::Name),
     opt("compaction.context_window", Takes::Whole(0, 100_000_000)),
-    opt("compaction.redact_secrets", Takes::OneOf(&["on", "off"])),
+    opt("compaction.redact_secrets", ON_OR_OFF),
     opt("compaction.lease_seconds", Takes::Whole(1, 3_600)),
     opt("compaction.deadline_seconds", Takes::Whole(1, 86_400)),
     opt(
@@ -87,6 +89,36 @@ pub(super) const OPTIONS: &[Opt] = &[
         Takes::OneOf(&["max_tokens", "max_completion_tokens", "none"]),
     ),
     opt("compaction.output_cap_tokens", Takes::Whole(0, 1_000_000)),
+    opt("pruning.enabled", ON_OR_OFF),
+    opt("pruning.budget_tokens", Takes::Whole(1, 100_000_000)),
+    opt("pruning.fit_to_window", ON_OR_OFF),
+    opt("pruning.headroom", Takes::Share),
+    opt("pruning.floor_ratio", Takes::Share),
+    opt("pruning.protect_recent_turns", Takes::Whole(0, 10_000)),
+    opt("pruning.max_tool_result_bytes", Takes::Whole(0, 1 << 30)),
+    opt("pruning.keep_head_bytes", Takes::Whole(0, 1 << 30)),
+    opt("pruning.keep_tail_bytes", Takes::Whole(0, 1 << 30)),
+    opt("pruning.collapse_duplicate_results", ON_OR_OFF),
+    opt("pruning.elide_superseded_reads", ON_OR_OFF),
+    opt("pruning.drop_stale_reasoning", ON_OR_OFF),
+    opt("pruning.milestone_tokens", Takes::Whole(1, 1_000_000_000)),
+    opt("auto_compact.enabled", ON_OR_OFF),
+    opt("auto_compact.trigger_tokens", Takes::Whole(1, 100_000_000)),
+    opt(
+        "auto_compact.trigger_messages",
+        Takes::Whole(0, 100_000_000),
+    ),
+    opt("auto_compact.when", Takes::OneOf(&["cold", "now"])),
+    opt(
+        "auto_compact.hard_trigger_tokens",
+        Takes::Whole(0, 100_000_000),
+    ),
+    opt("auto_compact.cache_ttl_seconds", Takes::Whole(0, 86_400)),
+    opt("auto_compact.concurrency", Takes::Whole(1, 1_000)),
+    opt(
+        "auto_compact.backoff_initial_ms",
+        Takes::Whole(1, 3_600_000),
+    ),
     opt("events.retention_days", Takes::Whole(1, 3_650)),
     opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
     opt("events.poll_ms", Takes::Whole(100, 60_000)),
@@ -104,6 +136,8 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("provider.retry_after_max_ms", Takes::Whole(0, 3_600_000)),
     opt("provider.retry_wait_total_ms", Takes::Whole(0, 3_600_000)),
 ];
+
+const ON_OR_OFF: Takes = Takes::OneOf(&["on", "off"]);
 
 const fn opt(path: &'static str, takes: Takes) -> Opt {
     Opt { path, takes }
@@ -150,6 +184,9 @@ impl Opt {
                 .filter(|number| (min..=max).contains(number))
                 .map(Value::from)
                 .ok_or_else(|| format!("it takes a whole number from {min} to {max}").into());
+        }
+        if matches!(self.takes, Takes::Share) {
+            return read_share(given).ok_or_else(|| "it takes a number over 0, up to 1".into());
         }
         let text = match given {
             Given::Text(text) => Some(text),
@@ -205,7 +242,7 @@ impl Opt {
 impl Takes {
     fn check(&self, text: &str) -> Result<(), Cow<'static, str>> {
         match self {
-            Self::Whole(..) => Ok(()),
+            Self::Whole(..) | Self::Share => Ok(()),
             Self::OneOf(words) => check(words.contains(&text), || one_of(words)),
             Self::Listen => check(parse_listen(text).is_some(), || {
                 "it takes an IP address and a port, such as `127.0.0.1:8080`, `0.0.0.0:8080`, `[::1]:8080` or \
@@ -226,6 +263,18 @@ impl Takes {
             }),
         }
     }
+}
+
+fn read_share(given: Given<'_>) -> Option<Value> {
+    let number = match given {
+        Given::Text(text) => text.parse().ok(),
+        Given::Value(value) => value.to_num().and_then(|number| {
+            let whole = number.to_i128().and_then(|whole| i32::try_from(whole).ok());
+            number.to_f64().or(whole.map(f64::from))
+        }),
+    };
+    let share = number.filter(|share: &f64| *share > 0.0 && *share <= 1.0)?;
+    Some(Value::from(share))
 }
 
 fn check(

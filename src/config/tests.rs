@@ -153,6 +153,27 @@ fn every_whole_number_is_held_to_its_bounds() {
 }
 
 #[test]
+fn a_share_is_over_nothing_and_at_most_one() {
+    let name = "PRECIS_PRUNING__HEADROOM";
+    for (text, expected) in [("1", 1.0), ("0.25", 0.25)] {
+        let by_variable = fine(&[(name, text)]).pruning.headroom;
+        let by_file = load_file(&format!("[pruning]\nheadroom = {text}\n"), &[]);
+        for found in [by_variable, by_file.unwrap().pruning.headroom] {
+            assert!((found - expected).abs() < f64::EPSILON, "{text}: {found}");
+        }
+    }
+    for text in ["0", "0.0", "-0.5", "1.01", "2", "nan", "inf", "x", ""] {
+        let told = mistake(&[(name, text)]);
+        assert!(told.contains("a number over 0, up to 1"), "{text}: {told}");
+    }
+    let told = load_file("[pruning]\nfloor_ratio = 1.5\n", &[]).unwrap_err();
+    assert!(
+        told.contains("`pruning.floor_ratio`") && told.contains("1.5"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_variable_wins_over_the_file_and_the_file_over_the_defaults() {
     let toml = "log = \"warn\"\nmodel = \"from-file\"\n[compaction]\nlease_seconds = 7\ncompact_count = 20\n";
     let settings = load_file(

@@ -4,6 +4,7 @@
 //! output, which is what makes these rules testable and a prompt cache warm.
 
 pub mod anthropic;
+pub mod auto_compaction;
 pub mod budget;
 pub mod context;
 pub mod event;

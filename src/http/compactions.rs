@@ -70,6 +70,8 @@ pub struct CompactionBody {
     summary_length: i64,
     /// Estimated tokens of the summary.
     summary_tokens: i64,
+    /// Why the context was still over the trigger of `autoCompact` behind it, if it was.
+    note: Option<String>,
     duration_ms: i64,
     #[schema(example = "2026-11-29T21:21:28.000120Z")]
     created_at: String,
@@ -109,6 +111,7 @@ impl CompactionBody {
             batch_length: row.batch_length,
             summary_length: row.summary_length,
             summary_tokens: row.summary_tokens,
+            note: row.note,
             duration_ms: row.duration_ms,
             created_at: row.created_at.to_string(),
         })

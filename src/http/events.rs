@@ -19,6 +19,9 @@ use super::problem::{Problem, ProblemDocument};
 use crate::domain::event::{MESSAGE_DELTA, RESYNC};
 use crate::service::{Caller, SentEvent, Service, StreamItem};
 
+/// A comment that keeps the line open.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
 const TAG: &str = "Events";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -160,7 +163,7 @@ struct ResyncData<'a> {
 
 fn frame(item: &StreamItem) -> Bytes {
     let text = match item {
-        StreamItem::KeepAlive => ": keep-alive\n\n".to_owned(),
+        StreamItem::KeepAlive => return Bytes::from_static(KEEP_ALIVE),
         StreamItem::Event(event) => write_frame(Some(&event.id), &event.kind, &data_of(event)),
         StreamItem::Delta {
             session_id,

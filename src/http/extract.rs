@@ -195,10 +195,9 @@ fn read_envelope(text: &str) -> Result<Envelope<'_>, Problem> {
         } else {
             // Kept as it came, so also with numbers that a parser has no room for.
             let value = match name.as_str() {
-                "modelThinking" => json::kind_only(member.value),
+                "modelThinking" | "tools" => json::kind_only(member.value),
                 // Names and kinds are enough for its schema.
                 "metadata" | "parameters" => shallow_object(member.value),
-                "tools" => json::kind_only(member.value),
                 _ => serde_json::from_str(member.value).map_err(JsonFault::from)?,
             };
             envelope.members.insert(name, value);

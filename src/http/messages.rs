@@ -131,7 +131,7 @@ struct AppendBody<'a> {
         (status = 201, description = "Stored.", body = AppendedBody),
         (status = 400, description = "The body is unreadable, the id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session.", body = ProblemDocument, content_type = "application/problem+json"),
-        (status = 409, description = "The history has moved on (`SEQUENCE_CONFLICT`), or another message has the id (`IDEMPOTENCY_CONFLICT`).", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 409, description = "The history has moved on (`SEQUENCE_CONFLICT`), another message has the id (`IDEMPOTENCY_CONFLICT`), or a turn runs in the session (`TURN_IN_PROGRESS`).", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 413, description = "The body or a message is too large.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 422, description = "The body does not hold to its schema, or a tool result answers no open call.", body = ProblemDocument, content_type = "application/problem+json"),

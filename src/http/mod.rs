@@ -75,6 +75,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(events::all_events)
         .service(operations::live)
         .service(operations::ready)
+        .service(operations::metrics)
         .service(operations::openapi_document);
 }
 

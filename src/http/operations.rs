@@ -58,6 +58,21 @@ pub async fn ready(service: Data<Service>) -> Result<HttpResponse, Problem> {
     json(StatusCode::OK, &HEALTHY)
 }
 
+/// Metrics
+///
+/// What this replica has counted since its start, in the text format of `OpenMetrics`, for Prometheus and what understands
+/// it.
+#[utoipa::path(
+    tag = TAG,
+    responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
+)]
+#[get("/metrics")]
+pub async fn metrics(service: Data<Service>) -> Result<HttpResponse, Problem> {
+    Ok(HttpResponse::Ok()
+        .content_type("application/openmetrics-text; version=1.0.0; charset=utf-8")
+        .body(service.metrics().render()?))
+}
+
 /// The OpenAPI document
 ///
 /// OpenAPI 3.1, as JSON.

@@ -28,6 +28,7 @@ use crate::service::{Caller, ForkRequest, RewindRequest, Service};
         (status = 200, description = "The session as it stands now.", body = SessionBody),
         (status = 400, description = "The body is unreadable, the id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 409, description = "A turn runs in the session (`TURN_IN_PROGRESS`).", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 422, description = "The body does not hold to its schema; `errors` names every fault.", body = ProblemDocument, content_type = "application/problem+json"),
@@ -132,6 +133,7 @@ pub async fn restore_compaction(
         (status = 200, description = "The message as it is stored now.", body = MessageBody),
         (status = 400, description = "The body is unreadable, the id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session or message.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 409, description = "A turn runs in the session (`TURN_IN_PROGRESS`).", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 415, description = "The body is not JSON.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 422, description = "The body is no message, or its role, calls or `tool_call_id` would change.", body = ProblemDocument, content_type = "application/problem+json"),
@@ -165,6 +167,7 @@ pub async fn replace_message(
         (status = 204, description = "Erased."),
         (status = 400, description = "The id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session or message.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 409, description = "A turn runs in the session (`TURN_IN_PROGRESS`).", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 503, description = "The database gave no answer in time.", body = ProblemDocument, content_type = "application/problem+json"),
     )
 )]

@@ -373,6 +373,7 @@ pub async fn reopen_session(
         (status = 200, description = "The session, empty.", body = SessionBody),
         (status = 400, description = "The id is none, or the session is closed.", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 409, description = "A turn runs in the session (`TURN_IN_PROGRESS`).", body = ProblemDocument, content_type = "application/problem+json"),
         (status = 503, description = "The database gave no answer in time.", body = ProblemDocument, content_type = "application/problem+json"),
     )
 )]

@@ -1,6 +1,7 @@
 //! Turns: running the model, reading what came of it, stopping it.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use actix_web::http::StatusCode;
 use actix_web::web::Data;
@@ -9,12 +10,13 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::compactions::CompactionBody;
 use super::cursor;
-use super::events::{event_stream, one_line, write_frame};
+use super::events::{KEEP_ALIVE, event_stream, one_line, write_frame};
 use super::extract::{Body, Query, name};
 use super::finish::{log, request_id};
 use super::messages::render_all;
@@ -198,7 +200,13 @@ pub async fn run_turn(
     };
     let running = service.begin_turn(caller, id, turn).await?;
     if stream {
-        let answer = Streamed::new(id, request_id(&request), request.path(), running)?;
+        let answer = Streamed::new(
+            id,
+            request_id(&request),
+            request.path(),
+            running,
+            service.keep_alive(),
+        )?;
         return Ok(event_stream(stream::unfold(answer, Streamed::next)));
     }
     if running.begun.row.ended_at.is_some() {
@@ -235,6 +243,7 @@ struct Streamed {
     request_id: String,
     path: String,
     running: Option<Running>,
+    keep_alive: Duration,
     /// What is to be sent first.
     first: Option<String>,
 }
@@ -245,8 +254,9 @@ impl Streamed {
         request_id: String,
         path: &str,
         running: Running,
+        keep_alive: Duration,
     ) -> Result<Self, Problem> {
-        let begun = render(session, &running.begun)?;
+        let begun = one_line(&render(session, &running.begun)?);
         let mut first = write_frame(None, "turn.started", &begun);
         let is_over = running.begun.row.ended_at.is_some();
         if is_over {
@@ -257,6 +267,7 @@ impl Streamed {
             request_id,
             path: path.to_owned(),
             running: (!is_over).then_some(running),
+            keep_alive,
             first: Some(first),
         })
     }
@@ -266,7 +277,12 @@ impl Streamed {
             return Some((Ok(first.into()), self));
         }
         let mut running = self.running.take()?;
-        let frame = match running.progress.recv().await {
+        let Ok(progress) = timeout(self.keep_alive, running.progress.recv()).await else {
+            // The model thinks; what is in between may not take the line for dead.
+            self.running = Some(running);
+            return Some((Ok(Bytes::from_static(KEEP_ALIVE)), self));
+        };
+        let frame = match progress {
             Some(Progress::Delta(delta)) => {
                 self.running = Some(running);
                 let data = format!(r#"{{"delta":{}}}"#, one_line(delta.get()));
@@ -284,7 +300,7 @@ impl Streamed {
     fn last(&self, end: Result<Turn, ServiceError>) -> String {
         let rendered = end.map_err(Problem::from);
         match rendered.and_then(|turn| render(&self.session, &turn)) {
-            Ok(turn) => write_frame(None, "turn.completed", &turn),
+            Ok(turn) => write_frame(None, "turn.completed", &one_line(&turn)),
             Err(problem) => {
                 log(&problem, &self.request_id);
                 let document = problem.document(&self.path, &self.request_id);

@@ -1,5 +1,6 @@
 //! What a replica does without being asked: it passes signals on, looks into the database for what no
-//! signal told of, ends the leases of dead processes, and deletes old events.
+//! signal told of, ends the leases of dead processes, and deletes old events. Automatic compactions, which
+//! are begun here as well, have a module of their own.
 //!
 //! Every replica does all of it. Nothing here needs to be the only one: a lease is ended and an event
 //! deleted by whoever comes first.
@@ -45,6 +46,7 @@ impl Service {
         self.spawn(Self::poll, ());
         self.spawn(Self::sweep, ());
         self.spawn(Self::tidy, ());
+        self.spawn(Self::attend_due, ());
         if self.database().can_notify() {
             let signals = self.database().signals();
             self.spawn(Self::notify, signals);

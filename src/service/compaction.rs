@@ -100,10 +100,26 @@ pub struct Planned {
 }
 
 /// A plan with all that it rests on.
-struct Plan {
+pub(super) struct Plan {
     request: PlanRequest,
-    cut: Result<Cut, Reason>,
+    pub(super) cut: Result<Cut, Reason>,
     numbers: Planned,
+}
+
+impl Plan {
+    /// The same ground, and nothing to do on it.
+    pub(super) fn without_cut(self, reason: Reason) -> Self {
+        let numbers = Planned {
+            to: self.numbers.from,
+            batch_length: 0,
+            ..self.numbers
+        };
+        Self {
+            cut: Err(reason),
+            numbers,
+            ..self
+        }
+    }
 }
 
 impl Service {
@@ -172,7 +188,7 @@ impl Service {
         Ok(session)
     }
 
-    async fn plan(
+    pub(super) async fn plan(
         &self,
         key: SessionKey,
         session: &SessionRow,
@@ -335,7 +351,7 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
         let row = self.load_open(key, id).await?;
-        let plan = self.plan(key, &row, &request).await?;
+        let (request, plan) = self.plan_run(key, &row, request).await?;
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {
             reason: Some(reason),
@@ -359,6 +375,8 @@ impl Service {
             .summarizer
             .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
             .await?;
+        let note = self.note(key, &session, cut, &summary.text, request.cause);
+        let note = note.await;
         let size = Size::of(&summary.text);
         let Summary {
             text,
@@ -395,6 +413,7 @@ impl Service {
                 usage,
                 parts,
                 shortened,
+                note,
                 duration_ms: i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX),
             },
             now: self.now(),

@@ -232,7 +232,11 @@ impl Service {
             .load_frame(key, head.view(), Carry::IfOpen(tail.turn_is_open()))
             .await?;
         let plan = match frame.view.plan {
-            Some(_) => self.database().load_plan(key, frame.view.version).await?,
+            // What a dispatch has added since the head was read is not shown, so it is not counted.
+            Some(plan) => {
+                let version = frame.view.version;
+                self.database().load_plan(key, version, plan).await?
+            }
             None => Vec::new(),
         };
         let saved: i64 = plan.iter().map(|edit| edit.saved).sum();

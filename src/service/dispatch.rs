@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::context::{Carry, Format, Frame, Overlay, Rendered, TRIES, TailReader, read_some};
 use super::error::refused;
-use super::rendering::{build, hex};
+use super::rendering::{Built, build, hex};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::context::RENDERER_VERSION;
 use crate::domain::policy::PruningPolicy;
@@ -162,6 +162,39 @@ struct Verdict {
     reasons: Vec<String>,
 }
 
+impl Verdict {
+    /// What of it is recorded.
+    fn record(
+        &self,
+        ground: &Ground<'_>,
+        built: &Built,
+        previous: Option<&Previous>,
+    ) -> NewDispatch {
+        NewDispatch {
+            renderer: i64::from(RENDERER_VERSION),
+            last_seq: ground.head.last_seq,
+            carries: ground.frame.carries,
+            bytes: signed(built.bytes),
+            digest: built.digest.clone(),
+            openai_bytes: signed(built.digested.notes.length),
+            shared: previous.map(|previous| {
+                let same = previous.format == built.format.as_str();
+                let shared = built.digested.shared.filter(|_| same).unwrap_or(0);
+                (previous.openai_bytes, signed(shared))
+            }),
+            tokens_before: self.tokens.before,
+            tokens_after: self.tokens.after,
+            refetches: self.refetches,
+            fits: self.fits,
+            parameters: ground.request.parameters(),
+            candidates: to_json(&self.candidates),
+            reasons: to_json(&self.reasons),
+            breakpoints: to_json(&built.breakpoints),
+            ..NewDispatch::default()
+        }
+    }
+}
+
 impl Pruned {
     /// What is shown in place of stored texts.
     fn overlay(&self) -> HashMap<i64, String> {
@@ -240,7 +273,8 @@ impl Ground<'_> {
         );
         if all > 0 {
             lines.push(format!(
-                "pruning: {all} messages shortened ({added} of them now), about {} tokens saved, {} to {}",
+                "pruning: {all} {} shortened ({added} of them now), about {} tokens saved, {} to {}",
+                if all == 1 { "message" } else { "messages" },
                 thousands(tokens.before - tokens.after),
                 thousands(tokens.before),
                 thousands(tokens.after)
@@ -248,12 +282,12 @@ impl Ground<'_> {
         }
         if let Some(target) = self
             .target()
-            .filter(|target| tokens.after > (*target).max(0))
+            .filter(|target| !self.request.force && tokens.after > *target)
         {
             lines.push(format!(
                 "pruning: the rules could do no more; {} tokens are over what was aimed at ({})",
-                thousands(tokens.after - target.max(0)),
-                thousands(target.max(0))
+                thousands(tokens.after - target),
+                thousands(target)
             ));
         }
         if let Some(window) = self.request.context_window {
@@ -322,7 +356,8 @@ impl Service {
                 return Err(ServiceError::SessionClosed);
             }
             match self.try_dispatch(key, session, &head, request).await {
-                Err(ServiceError::ContextMoved) if tried < TRIES => {}
+                // Each time that another dispatch extends the plan, so in a crowd that one gets on.
+                Err(ServiceError::ContextMoved) if tried < 8 * TRIES => {}
                 outcome => return outcome,
             }
         }
@@ -378,28 +413,10 @@ impl Service {
             dispatch: NewDispatch {
                 model: model.clone(),
                 format: format.as_str(),
-                renderer: i64::from(RENDERER_VERSION),
-                last_seq: head.last_seq,
                 plan_length: count(ground.plan.len() + pruned.elisions.len()),
-                carries: ground.frame.carries,
                 messages: count(layout.count),
-                bytes: signed(built.bytes),
-                digest: built.digest.clone(),
-                openai_bytes: signed(built.digested.notes.length),
-                shared: previous.as_ref().map(|previous| {
-                    let same = previous.format == format.as_str();
-                    let shared = built.digested.shared.filter(|_| same).unwrap_or(0);
-                    (previous.openai_bytes, signed(shared))
-                }),
-                tokens_before: verdict.tokens.before,
-                tokens_after: verdict.tokens.after,
-                refetches: verdict.refetches,
-                fits: verdict.fits,
-                parameters: request.parameters(),
-                candidates: to_json(&verdict.candidates),
-                reasons: to_json(&verdict.reasons),
                 source_breakpoints,
-                breakpoints: to_json(&built.breakpoints),
+                ..verdict.record(&ground, &built, previous.as_ref())
             },
             elisions: pruned.elisions,
             marks: Marks {
@@ -408,8 +425,12 @@ impl Service {
             },
             now: self.now(),
         };
+        let (counted, added) = (record.dispatch.clone(), record.elisions.len());
         let n = match self.database().write(record).await? {
-            Recorded::Done(n) => n,
+            Recorded::Done(n) => {
+                self.inner.metrics.count_dispatch(&counted, added);
+                n
+            }
             Recorded::Moved => return Err(ServiceError::ContextMoved),
             Recorded::Refused(refusal) => return Err(refused(refusal, session)),
         };
@@ -452,7 +473,10 @@ impl Service {
             .load_frame(key, head.view(), Carry::IfOpen(turn_is_open))
             .await?;
         let plan = match frame.view.plan {
-            Some(_) => self.database().load_plan(key, frame.view.version).await?,
+            Some(plan) => {
+                let version = frame.view.version;
+                self.database().load_plan(key, version, plan).await?
+            }
             None => Vec::new(),
         };
         let raw = frame.tokens(head) + request.reserved_tokens.unwrap_or(0);
@@ -557,7 +581,7 @@ impl Service {
                 Fit::Raw
             } else if tokens.after <= limit {
                 Fit::Pruned
-            } else if ground.policy.enabled {
+            } else if ground.policy.enabled && ground.policy.fit_to_window {
                 let least = if let Some(least) = least {
                     least
                 } else {

@@ -290,9 +290,13 @@ impl fmt::Display for Explanation {
         }
         write!(
             f,
-            "  Edits: {} ({} of them new with this dispatch)",
-            self.edits.len(),
-            dispatch.added
+            "  Edits: {} ({} of them new with this dispatch){}",
+            dispatch.plan_length,
+            dispatch.added,
+            match self.replay {
+                Ok(()) => "",
+                Err(_) => "; those whose messages are still as they were:",
+            }
         )?;
         for edit in &self.edits {
             write!(
@@ -415,7 +419,13 @@ impl Service {
                 record.previous_bytes.unwrap_or(0),
                 record.shared_bytes.unwrap_or(0),
             ),
-            replay: replayed.outcome.map(drop).map_err(|(why, _)| why),
+            replay: replayed.outcome.map(drop).map_err(|(why, done)| {
+                let done = done.iter().map(|done| match &done.message_id {
+                    Some(id) => format!(" {} was {} (seq {}).", id, done.kind, done.seq),
+                    None => format!(" It was {} to seq {}.", done.kind, done.seq),
+                });
+                done.fold(why, |text, line| text + &line)
+            }),
             dispatch: DispatchRecord::of(&record)?,
         })
     }

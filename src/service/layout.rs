@@ -94,16 +94,21 @@ impl Service {
         let mut number = shown / milestone;
         while breakpoints.len() < MOST_BREAKPOINTS && number * milestone > before_tail {
             let place = self.find_milestone(&ruler, number * milestone).await?;
-            if let Some((seq, position)) = place {
-                let filled = fills.iter().take_while(|(at, _)| *at <= seq);
-                let filled: usize = filled.map(|(_, count)| count).sum();
-                let behind = usize::try_from(position - view.compact_size).unwrap_or(0);
-                let index = frame.opening_count + behind + filled;
-                if !breakpoints.contains(&index) {
-                    breakpoints.push(index);
-                }
+            let Some((seq, position)) = place else { break };
+            let filled = fills.iter().take_while(|(at, _)| *at <= seq);
+            let filled: usize = filled.map(|(_, count)| count).sum();
+            let behind = usize::try_from(position - view.compact_size).unwrap_or(0);
+            let index = frame.opening_count + behind + filled;
+            if !breakpoints.contains(&index) {
+                breakpoints.push(index);
             }
-            number -= 1;
+            // A large message reaches many milestones; the next that counts is reached before it.
+            let before = self
+                .database()
+                .find_tokens_at(key, view.compact_seq, seq - 1)
+                .await?;
+            let before = before.map_or(0, |(seq, _, total)| ruler.shown(seq, total));
+            number = before / milestone;
         }
         breakpoints.sort_unstable();
         Ok(Layout { count, breakpoints })

@@ -198,6 +198,9 @@ impl Service {
         };
         let outcome = self.database().write(append).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
+        if outcome.made_due {
+            self.inner.due.notify_one();
+        }
         let messages = outcome.stored.into_iter().zip(echo);
         let messages = messages
             .map(|(stored, body)| ListedMessage::stored(stored, body, outcome.compact_size));
@@ -275,10 +278,13 @@ impl Service {
         let row = row.ok_or_else(|| ServiceError::MessageNotFound { id: shorten(id) })?;
         let listed = ListedMessage::of(row, head.compact_size);
         // Read back what a breadcrumb points at. The count must not keep the message from its reader.
-        if listed.state == MessageState::Elided
-            && let Err(error) = self.database().write(CountRestore { key }).await
-        {
-            tracing::warn!(%error, "that an elided message was read could not be counted");
+        if listed.state == MessageState::Elided {
+            match self.database().write(CountRestore { key }).await {
+                Ok(()) => self.inner.metrics.count_restore(),
+                Err(error) => {
+                    tracing::warn!(%error, "that an elided message was read could not be counted");
+                }
+            }
         }
         Ok(listed)
     }

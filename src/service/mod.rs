@@ -5,6 +5,7 @@
 //! share nothing but the database.
 
 mod agents;
+mod auto_compaction;
 mod background;
 mod compaction;
 mod context;
@@ -15,6 +16,7 @@ mod explain;
 mod hub;
 mod layout;
 mod messages;
+mod metrics;
 mod rendering;
 mod replay;
 mod rewrites;
@@ -29,6 +31,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -44,6 +47,7 @@ pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents}
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
+pub use metrics::Metrics;
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
@@ -53,7 +57,7 @@ pub use summarizer::{ModelAt, Summarizer};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::search::Indexing;
-use crate::domain::policy::CompactionPolicy;
+use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
 use crate::domain::tokens::Counter;
 use crate::storage::{Database, SessionKey, TenantId, Timestamp};
 
@@ -78,6 +82,10 @@ pub struct Defaults {
     pub compact_count: i64,
     /// How compactions are made.
     pub compaction: CompactionPolicy,
+    /// How stale tool output is shortened.
+    pub pruning: PruningPolicy,
+    /// When compactions are made without being asked for.
+    pub auto_compact: AutoCompactPolicy,
     /// The model of sessions that name none.
     pub model: Option<String>,
     /// The prompt for the summarizer unless an agent brings its own.
@@ -97,6 +105,10 @@ pub struct Bounds {
     pub lease: Duration,
     /// How long a compaction may take.
     pub compaction_deadline: Duration,
+    /// Sessions that are compacted at once without being asked for.
+    pub auto_concurrency: usize,
+    /// How long such a compaction waits behind its first failure.
+    pub auto_first_wait: Duration,
 }
 
 /// Everything a use case needs. Cheap to clone.
@@ -119,7 +131,10 @@ struct Inner {
     tasks: TaskTracker,
     draining: CancellationToken,
     indexing: Indexing,
+    /// Says that a session may have become due.
+    due: Notify,
     turns: turns::Turns,
+    metrics: Metrics,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -165,7 +180,9 @@ impl Service {
                 tasks: TaskTracker::new(),
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
+                due: Notify::new(),
                 turns: turns::Turns::default(),
+                metrics: Metrics::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),
@@ -196,6 +213,18 @@ impl Service {
     #[must_use]
     pub fn hub(&self) -> &Hub {
         &self.inner.hub
+    }
+
+    /// How often a stream without news says that it is alive.
+    #[must_use]
+    pub fn keep_alive(&self) -> Duration {
+        self.inner.times.keep_alive
+    }
+
+    /// What this replica counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
     }
 
     /// The bounds in force.

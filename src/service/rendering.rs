@@ -12,6 +12,7 @@ use crate::storage::Previous;
 
 /// A rendered dispatch: what is sent, and its digests.
 pub(super) struct Built {
+    pub(super) format: Format,
     /// The whole of it; `None` if it is too large to be kept.
     pub(super) rendered: Option<Rendered>,
     pub(super) breakpoints: Vec<usize>,
@@ -63,6 +64,7 @@ pub(super) async fn build(
     let ended = digester.finish();
     if format == Format::OpenAi {
         return Ok(Built {
+            format,
             rendered: is_whole.then_some(Rendered {
                 system: None,
                 messages,
@@ -90,6 +92,7 @@ pub(super) async fn build(
         bytes += part.len() as u64;
     }
     Ok(Built {
+        format,
         rendered: Some(rendered),
         breakpoints,
         digest: sha.finalize().to_vec(),

@@ -181,7 +181,15 @@ impl Service {
             session: new,
             now: self.now(),
         };
-        Session::read(self.database().write(create).await?)
+        self.read_marked(self.database().write(create).await?)
+    }
+
+    /// Reads a session behind a write that may have made it due for a compaction.
+    fn read_marked(&self, row: SessionRow) -> Result<Session, ServiceError> {
+        if row.due_at.is_some() {
+            self.inner.due.notify_one();
+        }
+        Session::read(row)
     }
 
     fn first_messages(
@@ -225,10 +233,10 @@ impl Service {
             .unwrap_or(compaction.max_summary_tokens);
         compaction.redact_secrets = by_agent.redact_secrets.unwrap_or(compaction.redact_secrets);
         let compaction = lay_over(compaction, request.compaction.as_ref());
-        let pruning = lay_over(PruningPolicy::default(), document.pruning.take().as_ref());
+        let pruning = lay_over(defaults.pruning.clone(), document.pruning.take().as_ref());
         let pruning = lay_over(pruning, request.pruning.as_ref());
         let auto = lay_over(
-            AutoCompactPolicy::default(),
+            defaults.auto_compact.clone(),
             document.auto_compact.take().as_ref(),
         );
         let auto = lay_over(auto, request.auto_compact.as_ref());
@@ -358,7 +366,7 @@ impl Service {
             .database()
             .write(ChangeSession { key, change, now })
             .await?;
-        Session::read(changed.map_err(|refusal| refused(refusal, id))?)
+        self.read_marked(changed.map_err(|refusal| refused(refusal, id))?)
     }
 
     /// Forgets all messages and summaries of a session; its settings stay.
@@ -379,6 +387,7 @@ impl Service {
     pub async fn delete_session(&self, caller: Caller, id: &str) -> Result<(), ServiceError> {
         let key = key(caller, id)?;
         if self.database().write(DeleteSession { key }).await? {
+            self.stop_turns(|_, session| session == key);
             Ok(())
         } else {
             Err(refused(WriteRefusal::NotFound, id))

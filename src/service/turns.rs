@@ -92,7 +92,7 @@ pub struct Running {
 }
 
 /// Turns that run in this process, so that one is stopped at once where it runs.
-pub(super) type Turns = Arc<Mutex<HashMap<Uuid, CancellationToken>>>;
+pub(super) type Turns = Arc<Mutex<HashMap<Uuid, (SessionKey, CancellationToken)>>>;
 
 /// Takes a turn off the list when its task ends, however it does.
 struct Listed {
@@ -102,10 +102,10 @@ struct Listed {
 }
 
 impl Listed {
-    fn new(list: &Turns, id: Uuid) -> Self {
+    fn new(list: &Turns, id: Uuid, key: SessionKey) -> Self {
         let stop = CancellationToken::new();
         let mut turns = list.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.insert(id, stop.clone());
+        turns.insert(id, (key, stop.clone()));
         Self {
             list: Arc::clone(list),
             id,
@@ -165,7 +165,7 @@ impl Service {
             at.model = model;
         }
         let now = self.now();
-        let begin = BeginTurn {
+        let write = BeginTurn {
             id: self.new_id(),
             append: AppendMessages {
                 key,
@@ -181,7 +181,7 @@ impl Service {
             caller,
             key,
             session: session.to_owned(),
-            id: begin.id,
+            id: write.id,
             dispatch: DispatchRequest {
                 model: Some(at.model.clone()),
                 context_window: request.context_window,
@@ -211,11 +211,11 @@ impl Service {
         let (service, session) = (self.clone(), session.to_owned());
         // From here on the client may go away.
         let run = async move {
-            let begun = service.store_begin(begin, &session).await;
+            let begun = service.store_begin(write, &session).await;
             let runs = begun.as_ref().is_ok_and(|turn| turn.row.ended_at.is_none());
             drop(sender.send(begun));
             if runs {
-                drop(finished.send(service.run_turn(work).await));
+                drop(finished.send(Box::pin(service.run_turn(work)).await));
             }
         };
         self.inner.runtime.spawn(self.inner.tasks.track_future(run));
@@ -229,10 +229,10 @@ impl Service {
         })
     }
 
-    async fn store_begin(&self, begin: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
-        let bodies = begin.append.messages.iter();
+    async fn store_begin(&self, write: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
+        let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
-        let Begun { turn, appended } = match self.database().write(begin).await? {
+        let Begun { turn, appended } = match self.database().write(write).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
@@ -249,7 +249,7 @@ impl Service {
 
     /// Runs a turn to its end, and stores that.
     async fn run_turn(&self, work: Work) -> Result<Turn, ServiceError> {
-        let listed = Listed::new(&self.inner.turns, work.id);
+        let listed = Listed::new(&self.inner.turns, work.id, work.key);
         let mut done = Done::default();
         let answered = {
             let ask = AssertUnwindSafe(self.ask(&work, &mut done)).catch_unwind();
@@ -281,6 +281,9 @@ impl Service {
             Err(_) if answered.is_err() => Ended::Over,
             Err(error) => return Err(self.give_up(end, error.into()).await),
         };
+        if let Ended::Yes(ended) = &ended {
+            self.inner.metrics.count_turn(&ended.0.status);
+        }
         match (answered, ended) {
             (Err(ServiceError::TurnOver), _) | (Ok(_), Ended::Over) => {
                 Err(self.why_over(&work).await)
@@ -545,15 +548,19 @@ impl Service {
             now: self.now(),
         };
         let row = self.database().write(cancel).await?.ok_or_else(not_found)?;
-        let stop = {
-            let turns = &self.inner.turns;
-            let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.get(&uuid).cloned()
-        };
-        if let Some(stop) = stop {
-            stop.cancel();
-        }
+        self.stop_turns(|turn, _| turn == uuid);
         self.show_turn(key, row).await
+    }
+
+    /// Stops those of the turns that run here; elsewhere a turn notices by itself that it is over.
+    pub(super) fn stop_turns(&self, which: impl Fn(Uuid, SessionKey) -> bool) {
+        let turns = &self.inner.turns;
+        let turns = turns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, (session, stop)) in turns.iter() {
+            if which(*id, *session) {
+                stop.cancel();
+            }
+        }
     }
 
     /// A turn with its messages.

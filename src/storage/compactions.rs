@@ -67,6 +67,7 @@ pub struct CompactionRow {
     pub shortened: i64,
     pub duration_ms: i64,
     pub created_at: Timestamp,
+    pub note: Option<String>,
     pub summary: Option<String>,
 }
 
@@ -88,7 +89,7 @@ macro_rules! columns {
     () => {
         "version, id, based_on, from_position, to_position, digest, batch_length, summary_length, \
          summary_tokens, compact_count, keep_tokens, keep_recent_turns, boundary, instructions, cause, \
-         method, model, usage, parts, shortened, duration_ms, created_at, summary"
+         method, model, usage, parts, shortened, duration_ms, created_at, note, summary"
     };
 }
 
@@ -114,6 +115,7 @@ pub struct NewCompaction {
     pub usage: Option<String>,
     pub parts: i64,
     pub shortened: i64,
+    pub note: Option<String>,
     pub duration_ms: i64,
 }
 
@@ -212,8 +214,8 @@ impl CommitCompaction {
             "INSERT INTO compactions (tenant_id, session_id, version, id, based_on, from_position, \
              to_position, to_seq, digest, batch_length, summary_length, summary_tokens, compact_count, \
              keep_tokens, keep_recent_turns, boundary, instructions, cause, method, model, usage, parts, \
-             shortened, duration_ms, created_at, summary) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
-             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) \
+             shortened, duration_ms, created_at, note, summary) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27) \
              RETURNING ",
             columns!()
         ))
@@ -242,6 +244,7 @@ impl CommitCompaction {
         .bind(new.shortened)
         .bind(new.duration_ms)
         .bind(self.now)
+        .bind(&new.note)
         .bind(&new.summary)
         .fetch_one(c)
         .await)?)
@@ -252,7 +255,8 @@ impl CommitCompaction {
         on_both!(conn, c => sqlx::query(
             "UPDATE sessions SET compact_summary = $3, compact_size = $4, compaction_version = $5, \
              compact_seq = $6, compact_length = $7, compact_tokens = $8, compact_bytes = $9, \
-             revision = revision + 1, updated_at = $10 WHERE tenant_id = $1 AND id = $2"
+             revision = revision + 1, updated_at = $10, due_failures = 0, stalls = 0, \
+             stalled_tokens = NULL WHERE tenant_id = $1 AND id = $2"
         )
         .bind(self.key.tenant.0)
         .bind(self.key.session)

@@ -60,7 +60,7 @@ macro_rules! columns {
 }
 
 /// A dispatch to be recorded.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "the columns are described in the migration")]
 pub struct NewDispatch {
     pub model: Option<String>,

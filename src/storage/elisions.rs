@@ -206,18 +206,24 @@ pub(super) async fn forget(conn: &mut Conn<'_>, key: SessionKey, from: i64, to: 
 }
 
 impl Database {
-    /// The plan of a version, in the order of the messages.
+    /// The plan of a version, in the order of the messages: what the dispatches up to a number added.
     ///
     /// # Errors
     /// The database gave no answer.
-    pub async fn load_plan(&self, key: SessionKey, version: i64) -> Result<Vec<PlanRow>> {
+    pub async fn load_plan(
+        &self,
+        key: SessionKey,
+        version: i64,
+        up_to: i64,
+    ) -> Result<Vec<PlanRow>> {
         let rows: Vec<StoredElision> = reading!(self, pool => sqlx::query_as(
             "SELECT seq, rule, names_seq, saved_tokens, arguments FROM elisions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version = $3 ORDER BY seq"
+             WHERE tenant_id = $1 AND session_id = $2 AND version = $3 AND dispatch <= $4 ORDER BY seq"
         )
         .bind(key.tenant.0)
         .bind(key.session)
         .bind(version)
+        .bind(up_to)
         .fetch_all(pool)
         .await)?;
         let read = |row: StoredElision| {

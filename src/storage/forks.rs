@@ -124,10 +124,10 @@ impl Fork {
             "INSERT INTO compactions (tenant_id, session_id, version, id, based_on, from_position, \
              to_position, to_seq, digest, batch_length, summary_length, summary_tokens, compact_count, \
              keep_tokens, keep_recent_turns, boundary, instructions, cause, method, model, usage, parts, \
-             shortened, duration_ms, created_at, summary) SELECT tenant_id, $3, version, id, based_on, \
+             shortened, duration_ms, created_at, note, summary) SELECT tenant_id, $3, version, id, based_on, \
              from_position, to_position, to_seq, digest, batch_length, summary_length, summary_tokens, \
              compact_count, keep_tokens, keep_recent_turns, boundary, instructions, cause, method, \
-             model, usage, parts, shortened, duration_ms, created_at, summary \
+             model, usage, parts, shortened, duration_ms, created_at, note, summary \
              FROM compactions WHERE tenant_id = $1 AND session_id = $2 AND to_seq <= $4",
             // The copy has dispatched nothing yet, so its plans are those that it came with.
             "INSERT INTO elisions (tenant_id, session_id, version, seq, dispatch, rule, names_seq, \

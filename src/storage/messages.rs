@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use futures_util::future::BoxFuture;
 
+use super::due::Marking;
 use super::events;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
@@ -54,6 +55,8 @@ pub struct AppendOutcome {
     pub last_seq: i64,
     /// The pointer, which decides whether a message that was there already is summarised.
     pub compact_size: i64,
+    /// It made the session due for an automatic compaction.
+    pub made_due: bool,
     /// The end of the history now.
     pub tail: Tail,
 }
@@ -119,6 +122,7 @@ impl AppendMessages {
         let mut last_seq = session.last_seq;
         let mut tail = session.tail()?;
         let mut stored = known;
+        let mut made_due = false;
         if !fresh.is_empty() {
             if self
                 .expected_last_seq
@@ -134,12 +138,17 @@ impl AppendMessages {
                 }
             };
             insert(conn, self.key, &placement.rows, self.now).await?;
+            let load = || session.load(&placement.counters);
+            let policy = &session.auto_compact;
+            let marking = Marking::of(policy, session.standing(), load, self.now)?;
+            made_due = marking.due_at.is_some();
             store_counters(
                 conn,
                 self.key,
                 &placement.counters,
                 &placement.tail,
                 1,
+                marking,
                 self.now,
             )
             .await?;
@@ -161,6 +170,7 @@ impl AppendMessages {
                 .ok_or(StorageError::Corrupt("an appended message has no row"))?,
             last_seq,
             compact_size: session.compact_size,
+            made_due,
             tail,
         }))
     }

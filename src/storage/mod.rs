@@ -15,6 +15,7 @@ mod compactions;
 mod connect;
 mod contexts;
 mod dispatches;
+mod due;
 mod elisions;
 mod events;
 mod forks;
@@ -46,6 +47,7 @@ pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
 };
+pub use due::{ClaimDue, LastDispatch, SettleDue, Settled};
 pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use sha2::{Digest, Sha256};
 
 use super::dispatches::note_rewrite;
+use super::due::Marking;
 use super::elisions;
 use super::messages::MessageRow;
 use super::search::{self, IndexChunk};
@@ -44,7 +45,18 @@ impl Write for Rewind {
                 Ok(session) => session,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let gone = on_both!(conn, c => sqlx::query(
+            let first_gone: Option<i64> = on_both!(conn, c => sqlx::query_scalar(
+                "SELECT min(seq) FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3"
+            )
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .bind(self.to_seq)
+            .fetch_one(c)
+            .await)?;
+            let Some(first_gone) = first_gone else {
+                return Ok(Ok(before));
+            };
+            on_both!(conn, c => sqlx::query(
                 "DELETE FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3"
             )
             .bind(self.key.tenant.0)
@@ -52,17 +64,15 @@ impl Write for Rewind {
             .bind(self.to_seq)
             .execute(c)
             .await
-            .map(|done| done.rows_affected()))?;
-            if gone == 0 {
-                return Ok(Ok(before));
-            }
+            .map(drop))?;
             search::unindex_after(conn, self.key, self.to_seq).await?;
             // A summary tells of all that it covers, so also of what is forgotten here.
-            let first_gone = self.to_seq.saturating_add(1);
             forget_summaries(conn, self.key, first_gone).await?;
             elisions::forget(conn, self.key, first_gone, i64::MAX).await?;
             settle(conn, self.key, before.last_seq, None, self.now).await?;
-            note_rewrite(conn, self.key, "rewound", self.to_seq, None, self.now).await?;
+            // What an earlier rewind took away was not there for any dispatch since.
+            let last_kept = first_gone - 1;
+            note_rewrite(conn, self.key, "rewound", last_kept, None, self.now).await?;
             let limit = coverable(conn, self.key).await?.min(self.to_seq);
             if before.compact_seq > limit {
                 activate_newest(conn, self.key).await?;
@@ -449,7 +459,7 @@ pub(super) async fn settle(
             tail.interrupted_by.clone_from(&kept.interrupted_by);
         }
     }
-    store_counters(conn, key, &counters, &tail, 0, now).await?;
+    store_counters(conn, key, &counters, &tail, 0, Marking::REWRITTEN, now).await?;
     touch(conn, key, now).await
 }
 

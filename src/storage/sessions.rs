@@ -5,12 +5,14 @@ use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::due::{Marking, marking};
 use super::events::{self, News, Signal};
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
     on_both, one_more, reading, search, spell, take_page, turns, unspell,
 };
+use crate::domain::auto_compaction::{Load, Standing};
 use crate::domain::event::{Change, Event};
 use crate::domain::message::Digest256;
 use crate::domain::pairing::{Counters, Tail};
@@ -63,6 +65,11 @@ pub struct SessionRow {
     pub refetches: i64,
     pub restores: i64,
     pub event_seq: i64,
+    pub due_at: Option<Timestamp>,
+    pub due_waits: bool,
+    pub due_failures: i64,
+    pub stalls: i64,
+    pub stalled_tokens: Option<i64>,
     pub turn_id: Option<Uuid>,
     pub turn_until: Option<Timestamp>,
     pub created_at: Timestamp,
@@ -134,7 +141,8 @@ macro_rules! columns {
          message_count, position_count, history_length, history_tokens, history_bytes, \
          instruction_tokens, tail, revision, rewrites, dispatch_count, plan_dispatch, tokens_saved, \
          elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, event_seq, \
-         turn_id, turn_until, created_at, updated_at, closed_at"
+         due_at, due_waits, due_failures, stalls, stalled_tokens, turn_id, turn_until, created_at, \
+         updated_at, closed_at"
     };
 }
 
@@ -215,21 +223,25 @@ pub(super) async fn count_events(
     ))
 }
 
-/// Writes the running numbers and the end of the history behind an append, and counts the events of it.
+/// Writes the running numbers and the end of the history behind an append, counts the events of it, and marks the
+/// session if that makes it due.
 pub(super) async fn store_counters(
     conn: &mut Conn<'_>,
     key: SessionKey,
     counters: &Counters,
     tail: &Tail,
     events: i64,
+    marking: Marking,
     now: Timestamp,
 ) -> Result<()> {
     let tail = serde_json::to_string(tail).map_err(|_| StorageError::Corrupt("sessions.tail"))?;
-    on_both!(conn, c => sqlx::query(
+    on_both!(conn, c => sqlx::query(concat!(
         "UPDATE sessions SET last_seq = $3, message_count = $4, position_count = $5, \
          history_length = $6, history_tokens = $7, history_bytes = $8, instruction_tokens = $9, \
-         tail = $10, updated_at = $11, revision = revision + 1, event_seq = event_seq + $12 WHERE tenant_id = $1 AND id = $2"
-    )
+         tail = $10, updated_at = $11, revision = revision + 1, event_seq = event_seq + $12, ",
+        marking!(),
+        " WHERE tenant_id = $1 AND id = $2"
+    ))
     .bind(key.tenant.0)
     .bind(key.session)
     .bind(counters.last_seq)
@@ -242,6 +254,8 @@ pub(super) async fn store_counters(
     .bind(&tail)
     .bind(now)
     .bind(events)
+    .bind(marking.due_at)
+    .bind(marking.afresh)
     .execute(c)
     .await
     .map(drop))?;
@@ -272,6 +286,16 @@ pub struct NewSession {
     pub counters: Counters,
     /// The end of the history behind the rows.
     pub tail: Tail,
+}
+
+impl NewSession {
+    fn marking(&self, now: Timestamp) -> Result<Marking> {
+        let load = || Load {
+            tokens: self.counters.instruction_tokens + self.counters.tokens,
+            messages: self.counters.positions,
+        };
+        Marking::of(&self.auto_compact, Standing::default(), load, now)
+    }
 }
 
 /// Creates a session.
@@ -318,7 +342,17 @@ impl Write for CreateSession {
             store_labels(conn, self.key, &new.labels).await?;
             if !new.rows.is_empty() {
                 messages::insert(conn, self.key, &new.rows, self.now).await?;
-                store_counters(conn, self.key, &new.counters, &new.tail, 0, self.now).await?;
+                let marking = new.marking(self.now)?;
+                store_counters(
+                    conn,
+                    self.key,
+                    &new.counters,
+                    &new.tail,
+                    0,
+                    marking,
+                    self.now,
+                )
+                .await?;
             }
             self.tell(conn).await
         })
@@ -418,6 +452,14 @@ impl SessionChange {
     fn is_allowed_when_closed(&self) -> bool {
         self.closed.is_some()
     }
+
+    /// Whether it says anew when the session is compacted, or how.
+    fn settles_compactions(&self) -> bool {
+        self.auto_compact.is_some()
+            || self.compaction.is_some()
+            || self.compact_count.is_some()
+            || self.model != Edit::Keep
+    }
 }
 
 fn laid<P: serde::Serialize + serde::de::DeserializeOwned>(
@@ -480,10 +522,19 @@ impl Write for ChangeSession {
                 Some(false) => None,
             };
             let metadata = change.metadata.as_ref().map(|(text, _)| text);
+            let auto_compact =
+                laid::<AutoCompactPolicy>(&before.auto_compact, change.auto_compact.as_ref())?;
+            let marking = if change.settles_compactions() {
+                Marking::resettled(&before, &auto_compact, self.now)?
+            } else {
+                Marking::default()
+            };
             let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET title = $3, model = $4, metadata = $5, compact_count = $6, \
                  compaction = $7, pruning = $8, auto_compact = $9, status = $10, closed_at = $11, \
-                 updated_at = $12, event_seq = event_seq + 1 WHERE tenant_id = $1 AND id = $2 RETURNING ",
+                 updated_at = $12, event_seq = event_seq + 1, ",
+                marking!(),
+                " WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
             ))
             .bind(self.key.tenant.0)
@@ -494,10 +545,12 @@ impl Write for ChangeSession {
             .bind(change.compact_count.unwrap_or(before.compact_count))
             .bind(laid::<CompactionPolicy>(&before.compaction, change.compaction.as_ref())?)
             .bind(laid::<PruningPolicy>(&before.pruning, change.pruning.as_ref())?)
-            .bind(laid::<AutoCompactPolicy>(&before.auto_compact, change.auto_compact.as_ref())?)
+            .bind(&auto_compact)
             .bind(status)
             .bind(closed_at)
             .bind(self.now)
+            .bind(marking.due_at)
+            .bind(marking.afresh)
             .fetch_one(c)
             .await)?;
             let (totals, seq) = (after.totals(), None);
@@ -561,7 +614,9 @@ impl Write for ResetSession {
                  compact_seq = 0, compact_length = 0, compact_tokens = 0, compact_bytes = 0, \
                  message_count = 0, position_count = 0, history_length = 0, history_tokens = 0, \
                  history_bytes = 0, instruction_tokens = 0, tail = '{}', revision = revision + 1, \
-                 rewrites = rewrites + 1, event_seq = event_seq + 1, updated_at = $3 WHERE tenant_id = $1 AND id = $2 RETURNING ",
+                 rewrites = rewrites + 1, event_seq = event_seq + 1, due_at = NULL, due_waits = FALSE, \
+                 due_failures = 0, stalls = 0, stalled_tokens = NULL, updated_at = $3 \
+                 WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
             ))
             .bind(self.key.tenant.0)

@@ -283,6 +283,7 @@ impl Write for EndTurn {
                 return Ok(Ended::Over);
             };
             if session.turn_id != Some(self.id) {
+                self.complete_record(conn).await?;
                 return Ok(Ended::Over);
             }
             let closed = || Failure {
@@ -327,6 +328,25 @@ impl Write for EndTurn {
             let turn = end.store(conn).await?;
             Ok(Ended::Yes(Box::new((turn, stored, session.compact_size))))
         })
+    }
+}
+
+impl EndTurn {
+    /// A turn that was ended by somebody else has its record; what was sent on the way belongs there too.
+    async fn complete_record(&self, conn: &mut Conn<'_>) -> Result<()> {
+        on_both!(conn, c => sqlx::query(
+            "UPDATE turns SET dispatch = coalesce(dispatch, $4), compaction = coalesce(compaction, $5) \
+             WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(self.id)
+        .bind(self.dispatch)
+        .bind(self.compaction)
+        .execute(c)
+        .await
+        .map(drop))?;
+        Ok(())
     }
 }
 
@@ -403,11 +423,16 @@ impl End {
         .bind(self.now)
         .fetch_one(c)
         .await)?;
+        // A turn that failed is sent again in whole: a compaction need not wait any longer.
         on_both!(conn, c => sqlx::query(
-            "UPDATE sessions SET turn_id = NULL, turn_until = NULL WHERE tenant_id = $1 AND id = $2"
+            "UPDATE sessions SET turn_id = NULL, turn_until = NULL, \
+             due_at = (CASE WHEN due_waits AND $3 THEN $4 ELSE due_at END), \
+             due_waits = (due_waits AND NOT $3) WHERE tenant_id = $1 AND id = $2"
         )
         .bind(self.key.tenant.0)
         .bind(self.key.session)
+        .bind(code.is_some())
+        .bind(self.now)
         .execute(c)
         .await
         .map(drop))?;

@@ -14,10 +14,12 @@
 )]
 
 mod agents;
+mod auto_compaction;
 mod cases;
 mod chaos;
 mod concurrency;
 mod crash;
+mod dispatch;
 mod events;
 mod fixtures;
 mod landmarks;

@@ -319,7 +319,7 @@ async fn what_nobody_has_seen_may_be_repeated() {
 
 #[tokio::test]
 async fn a_channel_gets_a_beginning_without_gaps() {
-    let (sender, mut receiver) = mpsc::channel(2);
+    let (sender, mut receiver) = mpsc::channel::<Box<RawValue>>(2);
     let mut hand_on = into_channel(sender);
     for number in 0..3 {
         hand_on(&raw(&number.to_string()));
@@ -339,7 +339,7 @@ async fn a_channel_gets_a_beginning_without_gaps() {
 async fn a_turn_goes_on_without_its_reader(#[case] room: usize) {
     let text: String = ["a", "b", "c", "d"].map(chunk).concat() + FINISH + DONE;
     let server = scripted(vec![streamed(&text)]).await;
-    let (sender, mut receiver) = mpsc::channel(room.max(1));
+    let (sender, mut receiver) = mpsc::channel::<Box<RawValue>>(room.max(1));
     if room == 0 {
         receiver.close();
     }
@@ -360,7 +360,7 @@ async fn a_turn_goes_on_without_its_reader(#[case] room: usize) {
 fn a_turn_can_be_asked_for_from_any_thread() {
     fn check<T: Send>(_: T) {}
     let model = model("http://127.0.0.1:1/v1");
-    let (sender, _receiver) = mpsc::channel(1);
+    let (sender, _receiver) = mpsc::channel::<Box<RawValue>>(1);
     check(model.turn(request(true), into_channel(sender)));
 }
 

@@ -18,6 +18,7 @@ pub mod shadow;
 pub mod sse;
 pub mod stream_model;
 pub mod strict;
+pub mod strict_anthropic;
 pub mod tokens;
 
 pub use app::TestApp;

@@ -87,6 +87,12 @@ impl Shadow {
         self.messages.iter().map(place).collect()
     }
 
+    /// The position of the message of that id; None for instructions, and if it is gone.
+    pub fn position(&self, id: &str) -> Option<usize> {
+        let index = self.messages.iter().position(|one| one.id == id)?;
+        self.positions()[index]
+    }
+
     fn count(&self) -> usize {
         self.positions().iter().flatten().count()
     }

@@ -37,6 +37,9 @@ pub fn estimate(raw: &str) -> usize {
     let message: Value = serde_json::from_str(raw).expect("a message of a test");
     let mut twelfths = match &message["content"] {
         Value::String(text) => twelfths(text),
+        Value::Array(parts) if message["role"] == "assistant" => {
+            parts.iter().map(thought_or_part).sum()
+        }
         Value::Array(parts) => parts.iter().map(part).sum(),
         _ => 0,
     };
@@ -62,6 +65,14 @@ fn part(part: &Value) -> usize {
         .iter()
         .find_map(|name| part[*name].as_str())
         .map_or(12_000, twelfths)
+}
+
+/// A thought that can be read counts its text.
+fn thought_or_part(part: &Value) -> usize {
+    match part["type"].as_str() {
+        Some("thinking") => part["thinking"].as_str().map_or(12_000, twelfths),
+        _ => self::part(part),
+    }
 }
 
 fn twelfths(text: &str) -> usize {
