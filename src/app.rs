@@ -373,6 +373,8 @@ fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), S
         .keep_alive(settings.http.keep_alive())
         .client_request_timeout(settings.http.header_timeout())
         .shutdown_timeout(patience)
+        // The pieces of a stream are small; none waits for the acknowledgement of the one before.
+        .tcp_nodelay(true)
         .disable_signals()
         .bind(address)
         .map_err(listen)?;

@@ -33,7 +33,7 @@ async fn an_answer_is_stored_and_shown(
     stage.script([Script::Text("Hostas do.".to_owned())]);
     let id = stage.create_with(&[system("Be brief.")]).await;
     let question = user("What grows in shade?");
-    let reply = turn(&stage, &id, &[question.clone()]).await;
+    let reply = turn(&stage, &id, std::slice::from_ref(&question)).await;
     let made = Turn::of(&reply);
     assert_eq!(made.status, "completed");
     assert!(made.open_calls.is_empty() && made.error.is_null() && !made.incomplete);
@@ -245,10 +245,10 @@ async fn a_message_with_an_id_is_stored_once(
     ]);
     let id = stage.create(&json!({})).await;
     let named = r#"{"role":"user","content":"hi","precis":{"id":"m-1"}}"#.to_owned();
-    turn(&stage, &id, &[named.clone()])
+    turn(&stage, &id, std::slice::from_ref(&named))
         .await
         .problem(502, "MODEL_FAILED");
-    let made = Turn::of(&turn(&stage, &id, &[named.clone()]).await);
+    let made = Turn::of(&turn(&stage, &id, std::slice::from_ref(&named)).await);
     assert_eq!(made.status, "completed");
     assert_eq!(made.messages[0].id, "m-1");
     assert_eq!(
@@ -261,7 +261,7 @@ async fn a_message_with_an_id_is_stored_once(
         [r#"{"role":"user","content":"hi"}"#]
     );
     // It is answered; the answer is not made twice.
-    turn(&stage, &id, &[named.clone()])
+    turn(&stage, &id, std::slice::from_ref(&named))
         .await
         .invalid("/messages");
     let other = r#"{"role":"user","content":"ho","precis":{"id":"m-1"}}"#.to_owned();

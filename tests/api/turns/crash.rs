@@ -342,12 +342,11 @@ async fn stops_and_answers_that_race_have_one_end(
         let reply = asked.await.expect("a reply");
         let shown = load(&stage, &id, &at).await;
         assert_eq!(shown.status, stopped.status);
-        match reply.status {
-            200 => assert_eq!(shown.status, "completed"),
-            _ => {
-                reply.problem(409, "TURN_CANCELLED");
-                assert_eq!(shown.status, "failed");
-            }
+        if reply.status == 200 {
+            assert_eq!(shown.status, "completed");
+        } else {
+            reply.problem(409, "TURN_CANCELLED");
+            assert_eq!(shown.status, "failed");
         }
         answers += usize::from(reply.status == 200);
         assert_eq!(stored(&stage, &id).await.len(), round + 1 + answers);

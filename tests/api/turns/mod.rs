@@ -246,8 +246,8 @@ async fn tells(http: &Http, id: &str, expected: &[&str]) -> Vec<Frame> {
         frames.push(frame);
     }
     assert_eq!(kinds(&frames), expected, "{frames:?}");
-    for (index, frame) in frames.iter().enumerate() {
-        assert_eq!(frame.number(), index as i64 + 1, "no gap: {frames:?}");
+    for (number, frame) in (1..).zip(&frames) {
+        assert_eq!(frame.number(), number, "no gap: {frames:?}");
     }
     frames
 }

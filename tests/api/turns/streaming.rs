@@ -4,8 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
-    Stage, Turn, body, is_usable, kinds, load, path, records, sent, stored, stream, tells, turn,
-    values,
+    Stage, Turn, body, is_usable, kinds, load, path, records, sent, stored, stream, tells, values,
 };
 use crate::support::Backend;
 use crate::support::messages::{result, user};
@@ -200,6 +199,24 @@ async fn what_came_before_a_break_is_stored_as_incomplete(
     );
 }
 
+/// A stream that stalls is a stream that breaks off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_stalls_is_incomplete() {
+    let idle = [("PRECIS_PROVIDER__IDLE_TIMEOUT_MS", "300")];
+    let stage = Stage::with(Backend::Sqlite, &idle).await;
+    let pieces = vec![Piece::text("half an answer"), Piece::Hang];
+    stage.script([Script::Stream(pieces), Script::call("c1", "read", "{}")]);
+    let id = stage.create(&json!({})).await;
+    let frames = stream(&stage, &id, &[user("go")]).await.rest().await;
+    let made = Turn::read(&frames.last().expect("an end").data);
+    assert_eq!((made.status.as_str(), made.incomplete), ("completed", true));
+    assert_eq!(content(made.texts()[1]), "half an answer");
+    stage.model.abandoned(1).await;
+    let frames = stream(&stage, &id, &[user("go on")]).await.rest().await;
+    let made = Turn::read(&frames.last().expect("an end").data);
+    assert_eq!(made.open_calls, ["c1"]);
+}
+
 /// A call alone, of which half has come, is nothing to keep: the turn fails, and can be tried again.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_call_alone_is_no_answer() {
@@ -258,6 +275,7 @@ async fn after_an_overflow_the_answer_begins_anew(
 }
 
 #[rstest]
+#[case::limited(Script::rate_limit(Some("0")), "MODEL_FAILED")]
 #[case::refused(Script::Status(403, Vec::new(), "secret words".to_owned()), "MODEL_FAILED")]
 #[case::in_the_stream(Script::Stream(vec![Piece::error(&json!({"error": {"message": "secret words", "code": 500}}))]), "MODEL_FAILED")]
 #[case::twice_too_long(Script::overflow(), "CONTEXT_OVERFLOW")]

@@ -26,7 +26,7 @@ async fn a_newest_message_larger_than_all_before_it_is_sent_whole(
     history.extend(super::conversation(4));
     stage.append(&id, &history).await;
     let large = user(&padded("the newest: ", 50_000));
-    let made = Turn::of(&turn(&stage, &id, &[large.clone()]).await);
+    let made = Turn::of(&turn(&stage, &id, std::slice::from_ref(&large)).await);
     assert_eq!(made.compaction_version, Some(1));
     history.push(large.clone());
     let session = stage.session(&id).await;
