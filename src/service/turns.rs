@@ -353,12 +353,15 @@ impl Service {
             .await?;
         done.dispatch = Some(first.n);
         let before = first.tokens.after;
+        let shown = first.compaction.map_or(0, |(version, _)| version);
         let refusal = match self.call(work, first, true).await {
             Err(ServiceError::ModelFailed(refusal @ ProviderError::Overflow { .. })) => refusal,
             outcome => return self.to_answer(outcome?),
         };
         let mut overflow = Overflow::of(&refusal, before);
-        let smaller = self.make_smaller(work, before, done, &mut overflow).await?;
+        let smaller = self
+            .make_smaller(work, (before, shown), done, &mut overflow)
+            .await?;
         let Some(smaller) = smaller else {
             return Err(ServiceError::ContextOverflow(Box::new(overflow)));
         };
@@ -377,15 +380,16 @@ impl Service {
         }
     }
 
-    /// Compacts, prunes as far as the rules go, and builds the context anew; `None` if it got no smaller.
+    /// Compacts, prunes as far as the rules go, and builds the context anew; `None` if it got no smaller than it
+    /// was `before`, when it showed version `shown`.
     async fn make_smaller(
         &self,
         work: &Work,
-        before: i64,
+        (before, shown): (i64, i64),
         done: &mut Done,
         overflow: &mut Overflow,
     ) -> Result<Option<Dispatched>, ServiceError> {
-        match self.compact_for(work).await {
+        match self.compact_for(work, shown).await {
             Ok(version) => done.compaction = version,
             // Pruning alone may do.
             Err(error) => overflow.cause = Some(error.to_string()),
@@ -402,14 +406,15 @@ impl Service {
         }
     }
 
-    /// Compacts the session of a turn; one that runs already is waited for and used. Gives the version made.
-    async fn compact_for(&self, work: &Work) -> Result<Option<i64>, ServiceError> {
-        let before = self
-            .load_head(work.key, &work.session)
-            .await?
-            .compaction_version;
+    /// Compacts the session of a turn, whose context showed this version; a compaction that was made meanwhile, or
+    /// runs and is waited for, is used instead. Gives the version made.
+    async fn compact_for(&self, work: &Work, shown: i64) -> Result<Option<i64>, ServiceError> {
         let deadline = tokio::time::Instant::now() + LONGEST_WAIT;
         loop {
+            let head = self.load_head(work.key, &work.session).await?;
+            if head.compaction_version > shown {
+                return Ok(Some(head.compaction_version));
+            }
             let request = CompactRequest {
                 cause: OVERFLOW,
                 ..CompactRequest::default()
@@ -421,13 +426,6 @@ impl Service {
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(LOOK).await;
-            let now = self
-                .load_head(work.key, &work.session)
-                .await?
-                .compaction_version;
-            if now != before {
-                return Ok(Some(now));
-            }
         }
     }
 
