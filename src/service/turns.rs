@@ -284,6 +284,15 @@ impl Service {
         if let Ended::Yes(ended) = &ended {
             self.inner.metrics.count_turn(&ended.0.status);
         }
+        if let Err(error) = &answered {
+            // Nobody may be there any more to be told.
+            tracing::info!(
+                session = work.session,
+                turn = ids::turn_id(work.id),
+                code = error.failure_code(),
+                "a turn failed"
+            );
+        }
         match (answered, ended) {
             (Err(ServiceError::TurnOver), _) | (Ok(_), Ended::Over) => {
                 Err(self.why_over(&work).await)
