@@ -12,7 +12,6 @@ use actix_web::{HttpRequest, HttpResponse, get};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::extract::{Query, name};
 use super::problem::{Problem, ProblemDocument};
@@ -135,19 +134,10 @@ struct Head<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct DeltaData<'a> {
+struct DeltaHead<'a> {
     r#type: &'static str,
     session_id: &'a str,
     created_at: String,
-    delta: Piece<'a>,
-}
-
-/// A piece of an answer: the object that the provider sent. Anything else stays a text.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Piece<'a> {
-    Json(&'a RawValue),
-    Text(&'a str),
 }
 
 #[derive(Serialize)]
@@ -170,15 +160,14 @@ fn frame(item: &StreamItem) -> Bytes {
             created_at,
             text,
         } => {
-            let line = one_line(text);
-            let data = DeltaData {
+            let head = DeltaHead {
                 r#type: MESSAGE_DELTA,
                 session_id,
                 created_at: created_at.to_string(),
-                delta: serde_json::from_str(&line).map_or(Piece::Text(text), Piece::Json),
             };
+            let data = with_members(json(&head), &one_line(text));
             // Without an id: it cannot be resumed behind.
-            write_frame(None, MESSAGE_DELTA, &json(&data))
+            write_frame(None, MESSAGE_DELTA, &data)
         }
         StreamItem::Resync {
             reason,
@@ -197,21 +186,26 @@ fn frame(item: &StreamItem) -> Bytes {
     Bytes::from(text)
 }
 
-/// The head and the stored members, which are an object already, as one object.
+/// The head and the stored members as one object.
 fn data_of(event: &SentEvent) -> String {
-    let mut text = json(&Head {
+    let head = json(&Head {
         id: &event.id,
         r#type: &event.kind,
         session_id: &event.session_id,
         created_at: event.created_at.to_string(),
     });
-    let members = event.data.strip_prefix('{').unwrap_or_default();
+    with_members(head, &event.data)
+}
+
+/// An object with the members of another behind its own.
+fn with_members(mut object: String, other: &str) -> String {
+    let members = other.strip_prefix('{').unwrap_or_default();
     if members.len() > 1 {
-        text.pop();
-        text.push(',');
-        text.push_str(members);
+        object.pop();
+        object.push(',');
+        object.push_str(members);
     }
-    text
+    object
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -282,12 +276,14 @@ mod tests {
         let item = StreamItem::Delta {
             session_id: "sess_x".to_owned(),
             created_at: Timestamp(0),
-            text: "{\"content\":\n\"a\\nb\", \"n\":1.0}".into(),
+            text: "{\"turnId\":\"turn_x\",\"delta\":{\"content\":\n\"a\\nb\", \"n\":1.0}}".into(),
         };
         let text = frame(&item);
         let text = std::str::from_utf8(&text).unwrap();
         assert!(
-            text.ends_with(",\"delta\":{\"content\": \"a\\nb\", \"n\":1.0}}\n\n"),
+            text.ends_with(
+                ",\"turnId\":\"turn_x\",\"delta\":{\"content\": \"a\\nb\", \"n\":1.0}}\n\n"
+            ),
             "{text}"
         );
         assert_eq!(text.lines().count(), 3, "{text}");

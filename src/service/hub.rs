@@ -83,8 +83,8 @@ impl Hub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a piece of a message that is being written to those who read the session here. A reader that
-    /// is too slow misses pieces, never events.
+    /// Sends the members of a `message.delta`, a JSON object, to those who read the session here. A reader
+    /// that is too slow misses pieces, never events.
     pub fn publish_delta(&self, key: SessionKey, text: &str) {
         if let Some(watched) = self.lock().sessions.get(&key) {
             // An error says that nobody reads.

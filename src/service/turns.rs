@@ -377,6 +377,9 @@ impl Service {
         done.dispatch = Some(smaller.n);
         overflow.after = Some(smaller.tokens.after);
         // Who cannot be told that it begins anew, for not reading, gets no more than the end.
+        let turn = ids::turn_id(work.id);
+        let restarted = format!(r#"{{"turnId":"{turn}","restarted":true}}"#);
+        self.inner.hub.publish_delta(work.key, &restarted);
         let told = work.progress.try_send(Progress::Restart).is_ok();
         match self.call(work, smaller, told).await {
             Err(ServiceError::ModelFailed(refusal @ ProviderError::Overflow { .. })) => {
@@ -458,9 +461,13 @@ impl Service {
             stream: work.stream,
         };
         let (hub, key) = (Arc::clone(&self.inner.hub), work.key);
+        let turn = ids::turn_id(work.id);
         let mut hand_on = hand_on.then(|| into_channel(work.progress.clone()));
         let on_delta = move |delta: &RawValue| {
-            hub.publish_delta(key, delta.get());
+            hub.publish_delta(
+                key,
+                &format!(r#"{{"turnId":"{turn}","delta":{}}}"#, delta.get()),
+            );
             if let Some(hand_on) = &mut hand_on {
                 hand_on(delta);
             }

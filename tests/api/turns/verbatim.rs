@@ -1,6 +1,8 @@
 //! What a user said last, and the newest step of a tool loop, reach the model word for word, whatever
 //! had to be made smaller before; and every request is one that a strict provider takes.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -113,6 +115,96 @@ async fn the_newest_step_of_a_tool_loop_is_sent_whole(
         ];
         if context > 50_000 {
             newest[0] = result(&calls[1], &padded("large ", 50_000));
+        }
+    }
+}
+
+/// Summaries are made between the turns and beside them, and nobody asks for one.
+fn by_itself() -> Value {
+    json!({
+        "autoCompact": {"enabled": true, "triggerTokens": 1_500, "when": "now"},
+        "compaction": {"maxSummaryTokens": 200},
+    })
+}
+
+/// Waits until compactions were made of a session without being asked for.
+async fn compacted_by_itself(stage: &Stage, id: &str, count: usize) {
+    let waiting = async {
+        loop {
+            let chain = stage.compactions(id).await;
+            if chain.len() >= count {
+                return chain;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let chain = tokio::time::timeout(Duration::from_mins(1), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("expected {count} compactions of {id}"));
+    assert!(chain.iter().all(|made| made["trigger"] == "auto"));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newest_message_is_sent_whole_while_compactions_run_by_themselves(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let stage = Stage::new(backend).await;
+    stage.script([Script::Text("fine".to_owned())]);
+    let id = stage.create(&by_itself()).await;
+    for n in 0..6 {
+        // Larger than all before it.
+        let newest = user(&padded(&format!("newest {n}: "), 4_000 << n));
+        let asked = stage.asked().len();
+        Turn::of(&turn(&stage, &id, std::slice::from_ref(&newest)).await);
+        let calls = stage.asked();
+        assert_eq!(calls.len(), asked + 1, "turn {n}");
+        assert_eq!(sent(&calls[asked]).last(), Some(&newest), "turn {n}");
+        // Each but the first turn leaves one behind it that may be folded in.
+        if n > 1 {
+            compacted_by_itself(&stage, &id, 1).await;
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newest_step_is_sent_whole_while_compactions_run_by_themselves(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let stage = Stage::new(backend).await;
+    let ids: Vec<[String; 2]> = (0..6).map(|n| [format!("a{n}"), format!("b{n}")]).collect();
+    stage.script(ids.iter().map(|[a, b]| calling(&[a.as_str(), b.as_str()])));
+    let id = stage.create(&by_itself()).await;
+    let mut newest = vec![user("read all of it")];
+    for (n, calls) in ids.iter().enumerate() {
+        let asked = stage.asked().len();
+        let made = Turn::of(&turn(&stage, &id, &newest).await);
+        assert_eq!(made.open_calls, *calls, "step {n}");
+        let request = sent(&stage.asked()[asked]);
+        assert!(
+            request.ends_with(&newest),
+            "step {n}: all results, whole and in order"
+        );
+        pairs_are_whole(&request, n);
+        if n > 0 {
+            let history = stored(&stage, &id).await;
+            let caller = &history[history.len() - newest.len() - 2];
+            let before = request.len() - newest.len() - 1;
+            assert_eq!(
+                request.get(before),
+                Some(caller),
+                "step {n}: behind their calls"
+            );
+        }
+        // The second of the results is half of the whole context.
+        let context: usize = request.iter().map(String::len).sum();
+        newest = vec![
+            result(&calls[1], &padded("large ", context.max(4_000))),
+            result(&calls[0], "small"),
+        ];
+        if n > 2 {
+            compacted_by_itself(&stage, &id, 1).await;
         }
     }
 }
