@@ -221,7 +221,7 @@ fn unescape(text: &str) -> (char, &str) {
     (letter, chars.as_str())
 }
 
-/// As [`unescape`], for `uXXXX`, or two of them for one character.
+/// As [`unescape`], for the escape of a code unit, or two of them for one character.
 fn unescape_number(text: &str) -> (char, &str) {
     let unit = |text: &str, mark: &str| {
         let digits = text.strip_prefix(mark)?.get(..4)?;

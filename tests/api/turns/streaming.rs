@@ -8,7 +8,7 @@ use super::{
 };
 use crate::support::Backend;
 use crate::support::messages::{result, user};
-use crate::support::sse::Frame;
+use crate::support::sse::{Frame, Sent};
 use crate::support::stream_model::{Piece, Script};
 
 /// The texts of all pieces together, from the newest beginning on.
@@ -35,6 +35,42 @@ fn apart(frames: Vec<Frame>) -> (Vec<Frame>, Vec<Frame>) {
 fn content(raw: &str) -> Value {
     let message: Value = serde_json::from_str(raw).expect("a message");
     message["content"].clone()
+}
+
+/// A line break in stored JSON must not end the line of an event.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_written_over_many_lines_stays_one_event() {
+    let stage = Stage::new(Backend::Sqlite).await;
+    stage.script([Script::stream([Piece::text("yes")], "stop")]);
+    let id = stage.create(&json!({})).await;
+    let message = "{\n  \"role\": \"user\",\r\n  \"content\": \"is it?\"\n}".to_owned();
+    let mut reader = stream(&stage, &id, std::slice::from_ref(&message)).await;
+    let frames = reader.rest().await;
+    assert_eq!(
+        kinds(&frames),
+        ["turn.started", "message.delta", "turn.completed"]
+    );
+    for turn in [&frames[0], &frames[2]] {
+        assert_eq!(turn.data["messages"][0]["message"]["content"], "is it?");
+    }
+    assert_eq!(stored(&stage, &id).await[0], message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_is_kept_open_while_the_model_thinks() {
+    let stage = Stage::with(
+        Backend::Sqlite,
+        &[("PRECIS_EVENTS__KEEP_ALIVE_SECONDS", "1")],
+    )
+    .await;
+    stage.script([Script::stream([Piece::Gate, Piece::text("well")], "stop")]);
+    let id = stage.create(&json!({})).await;
+    let mut reader = stream(&stage, &id, &[user("think")]).await;
+    assert_eq!(kinds(&reader.take(1).await), ["turn.started"]);
+    assert!(matches!(reader.sent().await, Some(Sent::Comment(_))));
+    stage.model.open_gate();
+    let rest = reader.rest().await;
+    assert_eq!(rest.last().expect("an end").event, "turn.completed");
 }
 
 #[rstest]
