@@ -4,6 +4,7 @@
 //! out. Which rows belong where is decided by the session's pointer; this module knows how the
 //! pieces go together and what the service itself adds. Reading the rows is storage's work.
 
+use super::items;
 use super::json::encode_string;
 use super::size;
 
@@ -90,6 +91,53 @@ pub struct TailMessage<'a> {
     pub body: &'a str,
     /// Results shown before it for calls it interrupted.
     pub fill: Option<&'a str>,
+}
+
+/// Joins the messages of a tail row by row, several of which may be one message.
+#[derive(Debug, Default)]
+pub struct Joiner {
+    joined: String,
+    /// The newest message: what it is made of.
+    newest: Vec<String>,
+}
+
+impl Joiner {
+    /// Takes the next row: what is shown of it, the results shown before it, and whether it adds no message of
+    /// its own.
+    pub fn push(&mut self, shown: String, fill: Option<&str>, joins: bool) {
+        if shown.is_empty() {
+            return;
+        }
+        if !joins {
+            self.close();
+            if let Some(fill) = fill {
+                self.put(fill);
+            }
+        }
+        self.newest.push(shown);
+    }
+
+    fn close(&mut self) {
+        if !self.newest.is_empty() {
+            let message = items::join(&std::mem::take(&mut self.newest));
+            self.put(&message);
+        }
+    }
+
+    fn put(&mut self, message: &str) {
+        if !self.joined.is_empty() {
+            self.joined.push(',');
+        }
+        self.joined.push_str(message);
+    }
+
+    /// The messages so far, joined by commas. The newest is held back for as long as rows may go on with it.
+    pub fn take(&mut self, is_last: bool) -> String {
+        if is_last {
+            self.close();
+        }
+        std::mem::take(&mut self.joined)
+    }
 }
 
 /// Joins messages, each behind its fill.

@@ -96,8 +96,10 @@ pub type Digest256 = [u8; 32];
 /// A message read and measured, ready to be placed in a session.
 #[derive(Debug, Clone)]
 pub struct Message {
-    /// The stored bytes.
+    /// The chat message: the stored bytes, or what a context shows of an item. Empty: it shows nothing.
     pub body: String,
+    /// The item as it came, where it was not a chat message that came.
+    pub item: Option<String>,
     /// Who speaks.
     pub role: Role,
     /// Text of content and calls: length in UTF-16 code units, and its token estimate.
@@ -111,7 +113,7 @@ pub struct Message {
     pub answers: Option<String>,
     /// An assistant message without calls whose content is not empty: it ends a turn.
     pub says_something: bool,
-    /// SHA-256 of `body`.
+    /// SHA-256 of what came: `item`, else `body`.
     pub body_digest: Digest256,
     /// SHA-256 of the content's text as stored.
     pub content_digest: Digest256,
@@ -343,8 +345,21 @@ impl Message {
             body_digest: Sha256::digest(&body).into(),
             content_digest: Sha256::digest(content.unwrap_or_default()).into(),
             body,
+            item: None,
             annotations,
         })
+    }
+
+    /// Whether no context shows it.
+    #[must_use]
+    pub fn shows_nothing(&self) -> bool {
+        self.body.is_empty()
+    }
+
+    /// Whether it is one of the items that an answer of a model consists of.
+    #[must_use]
+    pub fn is_part_of_answer(&self) -> bool {
+        self.item.is_some() && self.role == Role::Assistant
     }
 }
 
@@ -359,6 +374,8 @@ pub enum Identity {
     Calls,
     /// Its own id in the session.
     Id,
+    /// Whether it is a chat message or an item.
+    Form,
 }
 
 impl Identity {
@@ -370,6 +387,7 @@ impl Identity {
             Self::Answers => "/tool_call_id",
             Self::Calls => "/tool_calls",
             Self::Id => "/precis/id",
+            Self::Form => "",
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod event;
 pub mod extractive;
 pub mod fold;
 pub mod ids;
+pub mod items;
 pub mod json;
 pub mod message;
 pub mod pairing;

@@ -69,6 +69,28 @@ pub struct Tail {
     pub interrupted: Vec<Interrupted>,
     /// Whether the newest message is an assistant's that says something.
     pub answered: bool,
+    /// The answer that the newest items are parts of.
+    #[serde(skip_serializing_if = "Run::is_over")]
+    pub run: Run,
+}
+
+/// Items of one answer of a model, which count as one assistant message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Run {
+    /// The next item of a model goes on with it.
+    pub open: bool,
+    /// It has text.
+    pub says: bool,
+    /// It has calls.
+    pub calls: bool,
+}
+
+impl Run {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde hands over")]
+    fn is_over(&self) -> bool {
+        !self.open
+    }
 }
 
 impl Tail {
@@ -96,6 +118,40 @@ impl Tail {
         let surplus = self.interrupted.len().saturating_sub(REMEMBERED);
         self.interrupted.drain(..surplus);
         Some(fill.join(","))
+    }
+
+    /// Puts a message that fits behind the end.
+    fn go_on(&mut self, message: &Message, goes_on: bool) -> Result<(), PairingFault> {
+        if !goes_on {
+            self.run = Run {
+                open: message.is_part_of_answer(),
+                ..Run::default()
+            };
+        }
+        if !message.calls.is_empty() {
+            if !(goes_on && self.run.calls) {
+                self.calls.clear();
+                self.interrupted_by = None;
+            }
+            for call in &message.calls {
+                if self.calls.iter().any(|earlier| earlier.call.id == call.id) {
+                    let call = call.id.clone();
+                    return Err(PairingFault::Repeated { call });
+                }
+                self.calls.push(TailCall {
+                    call: call.clone(),
+                    answered: false,
+                });
+            }
+        }
+        self.run.says |= message.says_something;
+        self.run.calls |= !message.calls.is_empty();
+        self.last = Some(message.role);
+        self.answered = self.run.says && !self.run.calls;
+        if !self.run.open {
+            self.run = Run::default();
+        }
+        Ok(())
     }
 
     /// The newest turn lacks an answer of the model (an empty history lacks nothing).
@@ -150,6 +206,12 @@ pub enum PairingFault {
         "no call `{call}` is open: the newest assistant message with calls has no call of that id"
     )]
     NoSuchCall {
+        /// The id given.
+        call: String,
+    },
+    /// An answer calls twice under one id.
+    #[error("two calls of one answer have the id `{call}`; their results could not be told apart")]
+    Repeated {
         /// The id given.
         call: String,
     },
@@ -213,10 +275,16 @@ pub fn place(
             continue;
         }
         row.position = Some(counters.positions);
-        row.starts_turn = counters.positions == 0
-            || row.message.role == Role::User && tail.last != Some(Role::User);
-        row.starts_group = row.message.role != Role::Tool;
         counters.positions += 1;
+        if row.message.shows_nothing() {
+            // No model sees it, so nothing begins or ends with it.
+            rows.push(row);
+            continue;
+        }
+        let goes_on = tail.run.open && row.message.is_part_of_answer();
+        row.starts_turn =
+            tail.last.is_none() || row.message.role == Role::User && tail.last != Some(Role::User);
+        row.starts_group = row.message.role != Role::Tool && !goes_on;
         counters.length += signed(row.message.size.units);
         counters.tokens += tokens;
         counters.bytes += signed(row.message.body.len() as u64);
@@ -226,20 +294,13 @@ pub fn place(
                 row.call_index = Some(signed(at as u64));
                 row.tool_name.clone_from(&answered.call.name);
             }
+            None if goes_on => {}
             None => {
                 row.fill = tail.interrupt(&row.id);
             }
         }
-        if !row.message.calls.is_empty() {
-            let waiting = |call: &Call| TailCall {
-                call: call.clone(),
-                answered: false,
-            };
-            tail.calls = row.message.calls.iter().map(waiting).collect();
-            tail.interrupted_by = None;
-        }
-        tail.last = Some(row.message.role);
-        tail.answered = row.message.says_something;
+        tail.go_on(&row.message, goes_on)
+            .map_err(|fault| (index, fault))?;
         rows.push(row);
     }
     Ok(Placement {
@@ -260,31 +321,42 @@ pub struct End {
     pub call_index: Option<i64>,
     /// Its calls.
     pub calls: Vec<Call>,
+    /// It is an item of an answer.
+    pub is_part_of_answer: bool,
+    /// An assistant message without calls whose content is not empty.
+    pub says_something: bool,
 }
 
-/// The end of a history, read from its newest messages (newest first, back to the first that is no
-/// tool result) and the text of the newest.
+/// The end of a history, read from its newest messages: newest first, back to the first that is no
+/// tool result, and from there to the beginning of its answer; without those that show nothing.
 #[must_use]
-pub fn rebuild_tail(newest_first: &[End], newest_body: &str) -> Tail {
+pub fn rebuild_tail(newest_first: &[End]) -> Tail {
     let answered = |index: usize| {
         let index = i64::try_from(index).ok();
         newest_first
             .iter()
             .any(|end| index.is_some() && end.call_index == index)
     };
-    let calls = newest_first.last().map(|caller| caller.calls.as_slice());
+    let answer = || newest_first.iter().filter(|end| end.role != Role::Tool);
+    let calls = answer().rev().flat_map(|end| &end.calls);
+    let newest = newest_first.first();
+    let is_answer = newest.is_some_and(|end| end.role == Role::Assistant);
+    let run = Run {
+        open: newest.is_some_and(|end| end.is_part_of_answer),
+        says: is_answer && answer().any(|end| end.says_something),
+        calls: is_answer && answer().any(|end| !end.calls.is_empty()),
+    };
     Tail {
-        last: newest_first.first().map(|end| end.role),
+        last: newest.map(|end| end.role),
         calls: calls
-            .into_iter()
-            .flatten()
             .enumerate()
             .map(|(index, call)| TailCall {
                 call: call.clone(),
                 answered: answered(index),
             })
             .collect(),
-        answered: Message::read(newest_body).is_ok_and(|message| message.says_something),
+        answered: run.says && !run.calls,
+        run: if run.open { run } else { Run::default() },
         ..Tail::default()
     }
 }
@@ -424,13 +496,14 @@ mod tests {
                     role: row.message.role,
                     call_index: row.call_index,
                     calls: row.message.calls.clone(),
+                    is_part_of_answer: false,
+                    says_something: row.message.says_something,
                 });
                 if row.message.role != Role::Tool {
                     break;
                 }
             }
-            let newest = placement.rows.iter().rfind(|row| row.position.is_some());
-            let tail = rebuild_tail(&end, &newest.unwrap().message.body);
+            let tail = rebuild_tail(&end);
             assert_eq!(tail.last, placement.tail.last, "{texts:?}");
             assert_eq!(tail.answered, placement.tail.answered, "{texts:?}");
             assert_eq!(

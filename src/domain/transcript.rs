@@ -86,6 +86,24 @@ impl Entry {
         })
     }
 
+    /// Takes in what else its assistant message says and calls; an entry of another kind changes nothing.
+    pub fn go_on(&mut self, more: Self) {
+        if let (
+            Self::Assistant { text, calls },
+            Self::Assistant {
+                text: more_text,
+                calls: more_calls,
+            },
+        ) = (self, more)
+        {
+            if !text.is_empty() && !more_text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&more_text);
+            calls.extend(more_calls);
+        }
+    }
+
     /// Whether there is anything in it to summarise.
     #[must_use]
     pub fn is_empty(&self) -> bool {

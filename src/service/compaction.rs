@@ -554,12 +554,23 @@ fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
 fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256) {
     use sha2::Digest;
     let mut digest = start;
-    let mut entries = Vec::with_capacity(rows.len());
+    let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
     for row in rows {
         digest.update(&row.body_digest);
         let role = Role::parse(&row.role).unwrap_or(Role::User);
         let entry = Entry::read(role, row.tool_name().as_deref(), row.call_index, &row.body);
-        entries.extend(entry.filter(|entry| !entry.is_empty()));
+        let Some(entry) = entry.filter(|entry| !entry.is_empty()) else {
+            continue;
+        };
+        match entries.last_mut() {
+            // An answer may be several items.
+            Some(last @ Entry::Assistant { .. })
+                if role == Role::Assistant && !row.starts_group =>
+            {
+                last.go_on(entry);
+            }
+            _ => entries.push(entry),
+        }
     }
     (entries, digest.finalize().into())
 }

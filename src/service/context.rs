@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::anthropic;
-use crate::domain::context::{Opening, RENDERER_VERSION, TailMessage, join, summary_tokens};
+use crate::domain::context::{Joiner, Opening, RENDERER_VERSION, summary_tokens};
 use crate::storage::{ContextHead, Database, SessionKey, View};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
@@ -108,6 +108,8 @@ pub struct TailReader {
     /// `seq` and running bytes of what was read.
     after: i64,
     bytes: i64,
+    /// What may go on with the next page.
+    joiner: Joiner,
 }
 
 impl TailReader {
@@ -118,6 +120,7 @@ impl TailReader {
             overlay,
             after: view.compact_seq,
             bytes: view.compact_bytes,
+            joiner: Joiner::default(),
             view: View {
                 summary: None,
                 ..view.clone()
@@ -142,7 +145,7 @@ impl TailReader {
                 .find_page_end(self.key, self.after, last, self.bytes)
                 .await?
         };
-        let (text, bytes) = if self.overlay.is_empty() {
+        let (text, bytes) = if self.overlay.is_empty() && !self.view.joins {
             let page = self
                 .database
                 .load_tail_page(self.key, &self.view, self.after, end)
@@ -166,21 +169,20 @@ impl TailReader {
         }
     }
 
-    async fn join_page(&self, end: i64) -> Result<(String, i64), ServiceError> {
+    async fn join_page(&mut self, end: i64) -> Result<(String, i64), ServiceError> {
         let rows = self
             .database
             .load_tail_messages(self.key, &self.view, self.after, end)
             .await?;
         let mut bytes = 0;
-        for row in &rows {
+        for row in rows {
             self.check(row.rewrites)?;
             bytes += row.bytes;
+            let shown = self.overlay.get(&row.seq).cloned().unwrap_or(row.shown);
+            self.joiner.push(shown, row.fill.as_deref(), row.joins);
         }
-        let messages = rows.iter().map(|row| TailMessage {
-            body: self.overlay.get(&row.seq).unwrap_or(&row.shown),
-            fill: row.fill.as_deref(),
-        });
-        Ok((join(messages), bytes))
+        let is_last = end >= self.view.last_seq;
+        Ok((self.joiner.take(is_last), bytes))
     }
 }
 

@@ -67,8 +67,17 @@ impl Service {
             .map(|(seq, fill)| (*seq, json::elements(&format!("[{fill}]")).len()))
             .collect();
         let filled: usize = fills.iter().map(|(_, count)| count).sum();
+        let joined = match view.joins {
+            true => {
+                let database = self.database();
+                database
+                    .load_joined(key, view.compact_seq, view.last_seq)
+                    .await?
+            }
+            false => Vec::new(),
+        };
         let in_tail = usize::try_from(head.position_count - head.compact_size).unwrap_or(0);
-        let count = frame.opening_count + in_tail + filled;
+        let count = (frame.opening_count + in_tail + filled).saturating_sub(joined.len());
         let milestone = head.pruning_policy()?.milestone_tokens.max(1);
         let mut total = 0;
         let ruler = Ruler {
@@ -98,7 +107,8 @@ impl Service {
             let filled = fills.iter().take_while(|(at, _)| *at <= seq);
             let filled: usize = filled.map(|(_, count)| count).sum();
             let behind = usize::try_from(position - view.compact_size).unwrap_or(0);
-            let index = frame.opening_count + behind + filled;
+            let joined = joined.partition_point(|at| *at <= seq);
+            let index = (frame.opening_count + behind + filled).saturating_sub(joined);
             if !breakpoints.contains(&index) {
                 breakpoints.push(index);
             }

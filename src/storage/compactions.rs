@@ -18,12 +18,14 @@ use crate::domain::plan::Cut;
 pub struct BatchRow {
     /// Who speaks.
     pub role: String,
+    /// Whether a group begins here.
+    pub starts_group: bool,
     tool_name: Option<String>,
     /// Which of its message's calls a result answers.
     pub call_index: Option<i64>,
-    /// SHA-256 of the stored bytes.
+    /// SHA-256 of what came.
     pub body_digest: Vec<u8>,
-    /// The stored bytes.
+    /// The chat message; empty if it shows nothing.
     pub body: String,
 }
 
@@ -287,8 +289,8 @@ impl Database {
         cut: &Cut,
     ) -> Result<Vec<BatchRow>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT role, tool_name, call_index, body_digest, body FROM messages WHERE tenant_id = $1 AND session_id = $2 \
-             AND seq > $3 AND seq <= $4 AND position IS NOT NULL ORDER BY seq"
+            "SELECT role, starts_group, tool_name, call_index, body_digest, body FROM messages \
+             WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 AND position IS NOT NULL ORDER BY seq"
         )
         .bind(key.tenant.0)
         .bind(key.session)

@@ -34,6 +34,8 @@ pub struct View {
     pub rewrites: i64,
     /// Edits of the dispatches up to this number are applied; `None`: there are none.
     pub plan: Option<i64>,
+    /// Rows of the tail are joined: several items are one message.
+    pub joins: bool,
 }
 
 /// What a context is built from, in one row.
@@ -61,6 +63,7 @@ pub struct ContextHead {
     pub dispatch_count: i64,
     pub plan_dispatch: i64,
     has_plan: bool,
+    has_joins: bool,
 }
 
 impl ContextHead {
@@ -95,6 +98,7 @@ impl ContextHead {
             history_bytes: self.history_bytes,
             rewrites: self.rewrites,
             plan: self.has_plan.then_some(self.dispatch_count),
+            joins: self.has_joins,
         }
     }
 
@@ -146,6 +150,8 @@ pub struct TailPage {
 pub struct ShownMessage {
     /// Its place.
     pub seq: i64,
+    /// It adds no message of its own: it goes on with the one before it, or shows nothing.
+    pub joins: bool,
     /// Results shown before it.
     pub fill: Option<String>,
     /// What is shown: the stored text, or what the plan puts in its place.
@@ -160,7 +166,7 @@ pub struct ShownMessage {
 /// whose text is no longer what it was made for is not applied.
 macro_rules! shown {
     () => {
-        "SELECT messages.seq, position, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
+        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
          coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
          ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
          AND elisions.seq = messages.seq AND elisions.dispatch <= $7 \
@@ -182,7 +188,9 @@ impl Database {
              instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
              WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
              status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan \
+             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
+             EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+             AND role = 'assistant' AND NOT starts_group) AS has_joins \
              FROM sessions WHERE tenant_id = $1 AND id = $2"
         )
         .bind(key.tenant.0)
@@ -327,7 +335,7 @@ impl Database {
         up_to: i64,
     ) -> Result<Vec<ShownMessage>> {
         Ok(reading!(self, pool => sqlx::query_as(concat!(
-            "SELECT seq, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
+            "SELECT seq, joins, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
              (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
             shown!(),
             ") AS page ORDER BY seq"

@@ -314,6 +314,7 @@ struct Past {
     to_position: Option<i64>,
     to_seq: Option<i64>,
     bytes: Option<i64>,
+    joins: bool,
 }
 
 /// Something that was done to a history.
@@ -474,7 +475,9 @@ impl Database {
     ) -> Result<Option<(View, bool)>> {
         let found: Option<Past> = reading!(self, pool => sqlx::query_as(
                 "SELECT rewrites, summary, to_position, to_seq, \
-                 bytes_before + octet_length(body) AS bytes \
+                 bytes_before + octet_length(body) AS bytes, \
+                 EXISTS (SELECT 1 FROM messages AS joined WHERE joined.tenant_id = $1 AND joined.session_id = $2 \
+                 AND joined.role = 'assistant' AND NOT joined.starts_group) AS joins \
                  FROM sessions LEFT JOIN compactions ON compactions.tenant_id = $1 \
                  AND compactions.session_id = $2 AND version = $3 \
                  LEFT JOIN messages ON messages.tenant_id = $1 AND messages.session_id = $2 \
@@ -497,6 +500,7 @@ impl Database {
                 history_bytes: i64::MAX,
                 rewrites: past.rewrites,
                 plan: Some(dispatch.plan),
+                joins: past.joins,
             };
             (view, is_whole)
         }))

@@ -7,13 +7,14 @@ use futures_util::future::BoxFuture;
 
 use super::dispatches::note_rewrite;
 use super::elisions;
-use super::messages::MessageRow;
+use super::messages::{MessageRow, listed};
 use super::rewrites::{activate_newest, finish, forget_summaries, settle, signed};
 use super::search::{self, IndexChunk};
 use super::sessions::{WriteRefusal, lock_idle};
 use super::{Conn, Result, SessionKey, StorageError, Timestamp, Write, on_both, spell};
 use crate::domain::event::Change;
-use crate::domain::message::{Identity, Message};
+use crate::domain::items;
+use crate::domain::message::{Identity, Message, Role};
 
 /// Replaces one message by another of the same role and the same calls.
 #[derive(Debug, Clone)]
@@ -48,7 +49,36 @@ struct Edited {
     erased: bool,
     length: i64,
     tokens: i64,
+    is_item: bool,
     body: String,
+}
+
+impl Edited {
+    /// The message as it is stored; one that shows nothing has no content and no calls.
+    fn stored(&self) -> Result<Message> {
+        let text = if self.body.is_empty() {
+            items::NOTHING_LEFT
+        } else {
+            &self.body
+        };
+        Message::read(text).map_err(|_| StorageError::Corrupt("messages.body"))
+    }
+
+    /// What is left of it when it is erased. An item without text or call has nothing to be replaced by a word.
+    fn erased(&self, stored: &Message) -> Result<Message> {
+        let silent = self.is_item && stored.size.units == 0 && stored.answers.is_none();
+        let text = match silent && stored.role == Role::Assistant {
+            true => items::NOTHING_LEFT.to_owned(),
+            false => stored.erased(),
+        };
+        let mut message =
+            Message::read(&text).map_err(|_| StorageError::Corrupt("an erased message"))?;
+        if self.body.is_empty() {
+            message.body.clear();
+        }
+        message.item = self.is_item.then(String::new);
+        Ok(message)
+    }
 }
 
 impl Write for EditMessage {
@@ -65,7 +95,7 @@ impl Write for EditMessage {
                 Err(refusal) => return Ok(Err(EditRefusal::Session(refusal))),
             };
             let found: Option<Edited> = on_both!(conn, c => sqlx::query_as(
-                "SELECT seq, position, erased, length, tokens, body FROM messages \
+                "SELECT seq, position, erased, length, tokens, item IS NOT NULL AS is_item, body FROM messages \
                  WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
             )
             .bind(self.key.tenant.0)
@@ -76,12 +106,13 @@ impl Write for EditMessage {
             let Some(old) = found else {
                 return Ok(Err(EditRefusal::NotFound));
             };
-            let stored =
-                Message::read(&old.body).map_err(|_| StorageError::Corrupt("messages.body"))?;
+            if old.is_item && self.message.is_some() {
+                return Ok(Err(EditRefusal::Identity(Identity::Form)));
+            }
+            let stored = old.stored()?;
             let new = match &self.message {
                 Some(message) => message.clone(),
-                None => Message::read(&stored.erased())
-                    .map_err(|_| StorageError::Corrupt("an erased message"))?,
+                None => old.erased(&stored)?,
             };
             if let Some(fault) = stored.changed_identity(&new) {
                 return Ok(Err(EditRefusal::Identity(fault)));
@@ -111,10 +142,10 @@ impl Write for EditMessage {
                 let after = finish(conn, self.key, reason, Some(old.seq), self.now).await?;
                 compact_size = after.compact_size;
             }
-            let row = on_both!(conn, c => sqlx::query_as(
-                "SELECT id, seq, position, length, erased, FALSE AS elided, incomplete, usage, created_at, \
-                 body FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
-            )
+            let row = on_both!(conn, c => sqlx::query_as(concat!(
+                "SELECT ", listed!(), ", FALSE AS elided FROM messages \
+                 WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
+            ))
             .bind(self.key.tenant.0)
             .bind(self.key.session)
             .bind(old.seq)
@@ -138,7 +169,7 @@ impl EditMessage {
         let calls = super::messages::calls_text(new)?;
         on_both!(conn, c => sqlx::query(
             "UPDATE messages SET body = $4, length = $5, tokens = $6, body_digest = $7, \
-             content_digest = $8, calls = $9, usage = $10, incomplete = $11, erased = $12 \
+             content_digest = $8, calls = $9, usage = $10, incomplete = $11, erased = $12, item = $13 \
              WHERE tenant_id = $1 AND session_id = $2 AND seq = $3"
         )
         .bind(self.key.tenant.0)
@@ -153,6 +184,7 @@ impl EditMessage {
         .bind(super::messages::usage_text(new))
         .bind(new.annotations.incomplete)
         .bind(self.message.is_none())
+        .bind(&new.item)
         .execute(c)
         .await
         .map(drop))?;

@@ -50,6 +50,7 @@ struct StoredRow {
     seq: i64,
     id: String,
     role: String,
+    joins: bool,
     tokens: i64,
     bytes: i64,
     call_index: Option<i64>,
@@ -84,6 +85,7 @@ impl StoredRow {
                 seq: self.seq,
                 id: self.id,
                 role: Role::parse(&self.role).ok_or(StorageError::Corrupt("messages.role"))?,
+                joins: self.joins,
                 tokens: self.tokens,
                 bytes: self.bytes,
                 call_index: self.call_index,
@@ -254,7 +256,7 @@ impl Database {
         plan: &[PlanRow],
     ) -> Result<Vec<TailRow>> {
         let rows: Vec<StoredRow> = reading!(self, pool => sqlx::query_as(
-            "SELECT seq, id, role, tokens, CAST(octet_length(body) AS BIGINT) AS bytes, call_index, \
+            "SELECT seq, id, role, role = 'assistant' AND NOT starts_group AS joins, tokens, CAST(octet_length(body) AS BIGINT) AS bytes, call_index, \
              tool_name, calls, content_digest, body_digest, erased FROM messages \
              WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
              AND position IS NOT NULL ORDER BY seq"
@@ -342,6 +344,23 @@ impl Database {
         .bind(after)
         .bind(up_to)
         .bind(compact_size)
+        .fetch_all(pool)
+        .await)?)
+    }
+
+    /// Messages that add none of their own to a context, by `seq`.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_joined(&self, key: SessionKey, after: i64, up_to: i64) -> Result<Vec<i64>> {
+        Ok(reading!(self, pool => sqlx::query_scalar(
+            "SELECT seq FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 \
+             AND seq <= $4 AND role = 'assistant' AND NOT starts_group ORDER BY seq"
+        )
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(after)
+        .bind(up_to)
         .fetch_all(pool)
         .await)?)
     }

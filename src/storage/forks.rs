@@ -118,9 +118,9 @@ impl Fork {
             "INSERT INTO messages (tenant_id, session_id, seq, position, id, role, starts_turn, \
              starts_group, erased, incomplete, length, tokens, length_before, tokens_before, \
              bytes_before, call_index, tool_name, created_at, body_digest, content_digest, calls, usage, \
-             fill, body) SELECT tenant_id, $3, seq, position, id, role, starts_turn, starts_group, \
+             fill, item, body) SELECT tenant_id, $3, seq, position, id, role, starts_turn, starts_group, \
              erased, incomplete, length, tokens, length_before, tokens_before, bytes_before, call_index, \
-             tool_name, created_at, body_digest, content_digest, calls, usage, fill, body \
+             tool_name, created_at, body_digest, content_digest, calls, usage, fill, item, body \
              FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq <= $4",
             "INSERT INTO compactions (tenant_id, session_id, version, id, based_on, from_position, \
              to_position, to_seq, digest, batch_length, summary_length, summary_tokens, compact_count, \

@@ -44,7 +44,7 @@ enum Kind {
     Turn,
     /// The start of a group.
     Group,
-    /// An assistant message.
+    /// An assistant message, or the first item of one.
     Assistant,
 }
 
@@ -84,8 +84,8 @@ impl Database {
             (Kind::Turn, true) => place!("AND starts_turn", "DESC"),
             (Kind::Group, false) => place!("AND starts_group", "ASC"),
             (Kind::Group, true) => place!("AND starts_group", "DESC"),
-            (Kind::Assistant, false) => place!("AND role = 'assistant'", "ASC"),
-            (Kind::Assistant, true) => place!("AND role = 'assistant'", "DESC"),
+            (Kind::Assistant, false) => place!("AND role = 'assistant' AND starts_group", "ASC"),
+            (Kind::Assistant, true) => place!("AND role = 'assistant' AND starts_group", "DESC"),
         };
         Ok(reading!(self, pool => sqlx::query_as(text)
             .bind(key.tenant.0)

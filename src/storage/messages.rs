@@ -239,14 +239,14 @@ pub(super) fn calls_text(message: &Message) -> Result<Option<String>> {
 }
 
 /// Values that differ from row to row.
-const ROW_VALUES: usize = 20;
+const ROW_VALUES: usize = 21;
 
 static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
     CHUNKS.map(|rows| {
         insert_text(
             "INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
              starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, \
-             call_index, tool_name, body_digest, content_digest, calls, usage, fill, body) VALUES ",
+             call_index, tool_name, body_digest, content_digest, calls, usage, fill, item, body) VALUES ",
             3,
             ROW_VALUES,
             rows,
@@ -311,6 +311,7 @@ async fn insert_chunk(
                 .bind(calls)
                 .bind(usage_text(&row.message))
                 .bind(&row.fill)
+                .bind(&row.message.item)
                 .bind(&row.message.body);
         }
         query.execute(c).await.map(drop)
@@ -332,8 +333,20 @@ pub struct MessageRow {
     pub incomplete: bool,
     pub usage: Option<String>,
     pub created_at: Timestamp,
+    /// Whether it came as an item.
+    pub is_item: bool,
+    /// The text as it came; of what was erased, what is left.
     pub body: String,
 }
+
+/// The columns of a [`MessageRow`] but `elided`.
+macro_rules! listed {
+    () => {
+        "id, seq, position, length, erased, incomplete, usage, created_at, item IS NOT NULL AS is_item, \
+         coalesce(nullif(item, ''), body) AS body"
+    };
+}
+pub(super) use listed;
 
 /// Which messages a list shows.
 #[derive(Debug, Clone)]
@@ -351,8 +364,9 @@ pub struct MessageFilter {
 macro_rules! list {
     ($where:literal, $order:literal) => {
         concat!(
-            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body, \
-             EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
+            "SELECT ",
+            listed!(),
+            ", EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
              AND elisions.version = $7 AND elisions.seq = messages.seq) AS elided FROM messages \
              WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq < $4 ",
             $where,
@@ -407,12 +421,11 @@ impl Database {
         id: &str,
         version: i64,
     ) -> Result<Option<MessageRow>> {
-        Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT id, seq, position, length, erased, incomplete, usage, created_at, body, \
-             EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
+        Ok(reading!(self, pool => sqlx::query_as(concat!(
+            "SELECT ", listed!(), ", EXISTS (SELECT 1 FROM elisions WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
              AND elisions.version = $4 AND elisions.seq = messages.seq) AS elided FROM messages \
              WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
-        )
+        ))
         .bind(key.tenant.0)
         .bind(key.session)
         .bind(id)

@@ -197,13 +197,16 @@ struct Last {
     length_before: i64,
     tokens_before: i64,
     bytes_before: i64,
-    body: String,
+    bytes: i64,
 }
 
 #[derive(sqlx::FromRow)]
 struct EndRow {
     seq: i64,
     role: String,
+    starts_group: bool,
+    is_item: bool,
+    length: i64,
     call_index: Option<i64>,
     calls: Option<String>,
 }
@@ -218,7 +221,8 @@ pub(super) async fn settle(
     now: Timestamp,
 ) -> Result<()> {
     let last: Option<Last> = on_both!(conn, c => sqlx::query_as(
-        "SELECT position, length, tokens, length_before, tokens_before, bytes_before, body \
+        "SELECT position, length, tokens, length_before, tokens_before, bytes_before, \
+         CAST(octet_length(body) AS BIGINT) AS bytes \
          FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NOT NULL \
          ORDER BY seq DESC LIMIT 1"
     )
@@ -246,8 +250,8 @@ pub(super) async fn settle(
         counters.messages += counters.positions;
         counters.length = last.length_before + last.length;
         counters.tokens = last.tokens_before + last.tokens;
-        counters.bytes = last.bytes_before + signed(last.body.len() as u64);
-        tail = rebuild_tail(&load_end(conn, key).await?, &last.body);
+        counters.bytes = last.bytes_before + last.bytes;
+        tail = rebuild_tail(&load_end(conn, key).await?);
     }
     if let Some(kept) = kept {
         tail.interrupted.clone_from(&kept.interrupted);
@@ -260,14 +264,16 @@ pub(super) async fn settle(
     touch(conn, key, now).await
 }
 
-/// The newest messages back to the first that is no tool result, newest first.
+/// The newest messages back to the first that is no tool result and no later part of an answer, newest first;
+/// without those that show nothing.
 async fn load_end(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<End>> {
     let mut end = Vec::new();
     let mut before = i64::MAX;
     loop {
         let rows: Vec<EndRow> = on_both!(conn, c => sqlx::query_as(
-            "SELECT seq, role, call_index, calls FROM messages WHERE tenant_id = $1 \
-             AND session_id = $2 AND seq < $3 AND position IS NOT NULL ORDER BY seq DESC LIMIT 32"
+            "SELECT seq, role, starts_group, item IS NOT NULL AS is_item, length, call_index, calls \
+             FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq < $3 \
+             AND position IS NOT NULL AND octet_length(body) > 0 ORDER BY seq DESC LIMIT 32"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -281,15 +287,19 @@ async fn load_end(conn: &mut Conn<'_>, key: SessionKey) -> Result<Vec<End>> {
         for row in rows {
             let role = Role::parse(&row.role).ok_or(StorageError::Corrupt("messages.role"))?;
             let calls = row.calls.as_deref().map(serde_json::from_str).transpose();
+            let is_answer = role == Role::Assistant;
             end.push(End {
                 seq: row.seq,
                 role,
                 call_index: row.call_index,
+                is_part_of_answer: is_answer && row.is_item,
+                // Without calls, the length is that of what is said.
+                says_something: is_answer && row.calls.is_none() && row.length > 0,
                 calls: calls
                     .map_err(|_| StorageError::Corrupt("messages.calls"))?
                     .unwrap_or_default(),
             });
-            if role != Role::Tool {
+            if row.starts_group {
                 return Ok(end);
             }
         }
@@ -348,7 +358,7 @@ pub(super) async fn activate_newest(conn: &mut Conn<'_>, key: SessionKey) -> Res
 /// rewind can open one again that had been interrupted, and folded in, before.
 pub(super) async fn coverable(conn: &mut Conn<'_>, key: SessionKey) -> Result<i64> {
     let end = load_end(conn, key).await?;
-    let is_open = rebuild_tail(&end, "").open_calls().next().is_some();
+    let is_open = rebuild_tail(&end).open_calls().next().is_some();
     Ok(match end.last().filter(|_| is_open) {
         Some(caller) => caller.seq - 1,
         None => i64::MAX,
@@ -381,7 +391,7 @@ async fn is_true(
     // Results that came after a rewind may have made its end the middle of a group.
     let next: Option<bool> = on_both!(conn, c => sqlx::query_scalar(
         "SELECT starts_group FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 \
-         AND position IS NOT NULL ORDER BY seq LIMIT 1"
+         AND position IS NOT NULL AND octet_length(body) > 0 ORDER BY seq LIMIT 1"
     )
     .bind(key.tenant.0)
     .bind(key.session)

@@ -10,13 +10,14 @@ use crate::domain::message::{Digest256, Role};
 pub(super) struct History {
     /// By `seq`.
     rows: Vec<Row>,
-    /// The message whose call a result answers.
-    callers: Vec<Option<usize>>,
+    /// The message whose call a result answers, and which of its calls that is.
+    callers: Vec<Option<(usize, usize)>>,
     /// From here on nothing is touched.
     window: usize,
     /// What `tool_choice` protects before the window.
     chosen: HashSet<usize>,
-    newest_assistant: Option<usize>,
+    /// Where the newest answer begins, all items of it counted in.
+    newest_answer: Option<usize>,
     /// Content of all results.
     contents: HashSet<Digest256>,
 }
@@ -29,7 +30,9 @@ impl History {
         let results = rows.iter().filter(|row| row.role == Role::Tool);
         Self {
             window: window(&rows, protect_recent),
-            newest_assistant: rows.iter().rposition(|row| row.role == Role::Assistant),
+            newest_answer: rows
+                .iter()
+                .rposition(|row| row.role == Role::Assistant && !row.joins),
             contents: results.map(|row| row.content_digest).collect(),
             callers,
             chosen,
@@ -51,18 +54,16 @@ impl History {
 
     /// Index of the message whose call a result answers, and which of its calls that is.
     pub fn call(&self, result: usize) -> Option<(usize, usize)> {
-        let caller = self.callers.get(result).copied().flatten()?;
-        let index = self.row(result)?.call_index?;
-        Some((caller, usize::try_from(index).ok()?))
+        self.callers.get(result).copied().flatten()
     }
 
     /// The results of the calls of `caller`, the newest first.
     pub fn results(&self, caller: usize) -> Vec<usize> {
         let behind = self.rows.iter().enumerate().skip(caller + 1);
-        let group = behind.take_while(|(_, row)| row.calls.is_empty());
+        let group = behind.take_while(|(_, row)| row.calls.is_empty() || row.joins);
         let mut results: Vec<_> = group
-            .filter(|(_, row)| row.role == Role::Tool)
             .map(|(index, _)| index)
+            .filter(|index| self.call(*index).is_some_and(|(its, _)| its == caller))
             .collect();
         results.reverse();
         results
@@ -86,7 +87,7 @@ impl History {
         }
         let compared = |(index, row): (usize, &Row)| {
             let tool = row.tool_name.as_deref()?;
-            let caller = self.callers.get(index).copied().flatten()?;
+            let (caller, _) = self.call(index)?;
             let is_known = self.row(caller).is_some_and(|caller| !caller.erased);
             (tools.contains(tool) && is_known).then_some(caller)
         };
@@ -120,7 +121,7 @@ impl History {
     /// however small the window is: its provider may insist on what it signed.
     pub fn editable_thoughts(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).filter(|index| {
-            Some(*index) != self.newest_assistant
+            self.newest_answer.is_none_or(|newest| *index < newest)
                 && !self.is_protected(*index)
                 && self.row(*index).is_some_and(|row| {
                     row.role == Role::Assistant && !row.erased && row.carried.is_none()
@@ -171,13 +172,23 @@ impl History {
     }
 }
 
-fn callers(rows: &[Row]) -> Vec<Option<usize>> {
-    let mut newest = None;
+fn callers(rows: &[Row]) -> Vec<Option<(usize, usize)>> {
+    // The calls of the newest answer that has any, in order, and where it begins.
+    let mut calls: Vec<(usize, usize)> = Vec::new();
+    let (mut answer, mut of_calls) = (0, 0);
     let caller = |(index, row): (usize, &Row)| {
-        if !row.calls.is_empty() {
-            newest = Some(index);
+        if !row.joins {
+            answer = index;
         }
-        newest.filter(|_| row.role == Role::Tool)
+        if !row.calls.is_empty() {
+            if of_calls != answer {
+                calls.clear();
+            }
+            of_calls = answer;
+            calls.extend((0..row.calls.len()).map(|call| (index, call)));
+        }
+        let at = usize::try_from(row.call_index?).ok()?;
+        calls.get(at).copied().filter(|_| row.role == Role::Tool)
     };
     rows.iter().enumerate().map(caller).collect()
 }
@@ -194,11 +205,11 @@ fn window(rows: &[Row], count: i64) -> usize {
         .iter()
         .enumerate()
         .rev()
-        .filter(|(_, row)| matches!(row.role, Role::User | Role::Assistant));
+        .filter(|(_, row)| matches!(row.role, Role::User | Role::Assistant) && !row.joins);
     speaking.nth(count - 1).map_or(0, |(index, _)| index)
 }
 
-fn chosen(rows: &[Row], callers: &[Option<usize>], tool: &str) -> HashSet<usize> {
+fn chosen(rows: &[Row], callers: &[Option<(usize, usize)>], tool: &str) -> HashSet<usize> {
     let calls_it = |row: &Row| {
         row.calls
             .iter()
@@ -210,6 +221,6 @@ fn chosen(rows: &[Row], callers: &[Option<usize>], tool: &str) -> HashSet<usize>
     let results = callers
         .iter()
         .enumerate()
-        .filter(|(_, its)| **its == Some(caller));
+        .filter(|(_, its)| its.is_some_and(|(its, _)| its == caller));
     results.map(|(index, _)| index).chain([caller]).collect()
 }

@@ -74,6 +74,8 @@ pub struct Row {
     pub id: String,
     /// Who speaks.
     pub role: Role,
+    /// It adds no message of its own: it goes on with the answer before it, or shows nothing.
+    pub joins: bool,
     /// Tokens of the stored body, as counted at the append.
     pub tokens: i64,
     /// Bytes of the stored body.

@@ -93,6 +93,8 @@ impl Session {
         let mut message = placed.message.clone();
         self.counter.count(&mut message);
         Row {
+            joins: placed.message.role == crate::domain::message::Role::Assistant
+                && !placed.starts_group,
             seq: placed.seq,
             id: placed.id.clone(),
             role: message.role,
