@@ -22,6 +22,12 @@ pub fn summary_message(summary: &str) -> String {
     format!(r#"{{"role":"user","content":{content}}}"#)
 }
 
+/// The summary that a text shows, if it is the text of a summary message.
+#[must_use]
+pub fn shown_summary(text: &str) -> Option<&str> {
+    text.strip_prefix(SUMMARY_HEADING)
+}
+
 /// Estimated tokens of the summary pair.
 #[must_use]
 pub fn summary_tokens(summary: &str) -> u64 {

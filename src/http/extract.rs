@@ -108,8 +108,17 @@ struct Envelope<'a> {
 }
 
 impl Body {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.0.iter().all(u8::is_ascii_whitespace)
+    }
+
     /// The text, once it is known to be acceptable JSON.
-    fn text(&self) -> Result<&str, Problem> {
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn text(&self) -> Result<&str, Problem> {
         let text = json::check_text(&self.0)?;
         if text.starts_with('\u{feff}') {
             return Err(Problem::new(
@@ -165,7 +174,7 @@ impl Body {
         &'a self,
         schema: Schema,
     ) -> Result<T, Problem> {
-        if self.0.iter().all(u8::is_ascii_whitespace) {
+        if self.is_blank() {
             return Ok(T::default());
         }
         self.read(schema)
@@ -260,9 +269,18 @@ impl Query {
     /// # Errors
     /// It is no query, or names a parameter twice.
     pub fn of(request: &HttpRequest) -> Result<Self, Problem> {
-        let pairs = web::Query::<Vec<(String, String)>>::from_query(request.query_string())
+        Self::letting(request, &[])
+    }
+
+    /// As [`Query::of`], but parameters of these names are let pass, and may be given several times.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn letting(request: &HttpRequest, names: &[&str]) -> Result<Self, Problem> {
+        let mut pairs = web::Query::<Vec<(String, String)>>::from_query(request.query_string())
             .map_err(|_| Problem::new(Code::InvalidParameter, "The query cannot be read."))?
             .into_inner();
+        pairs.retain(|(name, _)| !names.contains(&name.as_str()));
         for (index, (name, _)) in pairs.iter().enumerate() {
             if pairs.iter().take(index).any(|(earlier, _)| earlier == name) {
                 return Err(Problem::parameter(&printable(name), "is given twice"));

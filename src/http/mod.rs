@@ -21,6 +21,7 @@ mod schema;
 mod search;
 mod sessions;
 mod turns;
+mod v1;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::middleware::from_fn;
@@ -73,6 +74,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(compactions::get_compaction)
         .service(events::session_events)
         .service(events::all_events)
+        .configure(v1::routes)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::metrics)

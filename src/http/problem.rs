@@ -13,6 +13,7 @@ use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::v1;
 use crate::domain::message::MessageFault;
 use crate::domain::summary::Unacceptable;
 use crate::provider::ProviderError;
@@ -226,6 +227,19 @@ impl Problem {
         texts.join(": ")
     }
 
+    /// What happened, for the client.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// Where the first fault of the request is, if one is named.
+    #[must_use]
+    pub fn first_pointer(&self) -> Option<&str> {
+        let first = self.errors.first().map(|error| error.pointer.as_str());
+        first.filter(|pointer| !pointer.is_empty())
+    }
+
     /// The document for a request of this path and id.
     #[must_use]
     pub fn document(&self, instance: &str, request_id: &str) -> ProblemDocument {
@@ -244,10 +258,21 @@ impl Problem {
     /// The response to a request of this path and id.
     #[must_use]
     pub fn respond(&self, instance: &str, request_id: &str) -> HttpResponse {
-        let status = self.status_code();
-        let document = self.document(instance, request_id);
+        let mut status = self.status_code();
+        let (kind, document) = if v1::is_path(instance) {
+            status = StatusCode::from_u16(v1::status(status.as_u16())).unwrap_or(status);
+            let document = v1::document(self, status.as_u16(), instance);
+            ("application/json", serde_json::to_vec(&document))
+        } else {
+            let document = self.document(instance, request_id);
+            ("application/problem+json", serde_json::to_vec(&document))
+        };
         let mut response = HttpResponse::build(status);
-        response.insert_header((header::CONTENT_TYPE, "application/problem+json"));
+        response.insert_header((header::CONTENT_TYPE, kind));
+        if v1::is_path(instance) && status == StatusCode::CONFLICT {
+            // Their clients try again by themselves, which no conflict here is healed by.
+            response.insert_header(("x-should-retry", "false"));
+        }
         if let Some(wait) = self.retry_after {
             // Whole seconds, and never "at once".
             let seconds = wait.as_millis().div_ceil(1_000).max(1);
@@ -259,7 +284,7 @@ impl Problem {
                 allow.unwrap_or_else(|_| HeaderValue::from_static("GET")),
             ));
         }
-        response.body(serde_json::to_vec(&document).unwrap_or_default())
+        response.body(document.unwrap_or_default())
     }
 }
 
@@ -291,6 +316,12 @@ impl From<ServiceError> for Problem {
         match error {
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
             E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
+            E::ItemNotFound { .. } => Self::new(Code::MessageNotFound, detail),
+            E::PartOfMessage { .. } => Self::new(Code::ValidationFailed, detail)
+                .with_errors(vec![FieldError::new("item_id", "is a part of a message")]),
+            E::NothingToCompact => Self::new(Code::ValidationFailed, detail)
+                .with_errors(vec![FieldError::new("/input", "nothing to compact")]),
+            E::ConversationTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),
             E::CompactionNotFound { .. } => Self::new(Code::CompactionNotFound, detail),
             E::DispatchNotFound { .. } => Self::new(Code::DispatchNotFound, detail),

@@ -26,6 +26,33 @@ pub enum ServiceError {
         /// The id given, shortened.
         id: String,
     },
+    /// No such item.
+    #[error("No item `{id}` in this conversation.")]
+    ItemNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// An item that cannot go alone.
+    #[error(
+        "The item is a part of the message `{message}`, which was appended whole; delete that."
+    )]
+    PartOfMessage {
+        /// The message's id.
+        message: String,
+    },
+    /// Items without anything that a summary could tell.
+    #[error(
+        "There is nothing to compact: send `input` with messages, or name a `conversation` that has some."
+    )]
+    NothingToCompact,
+    /// More text than one compaction of a request takes.
+    #[error(
+        "The conversation has more than {limit} bytes; compact it as a session: POST /sessions/{{id}}/compact."
+    )]
+    ConversationTooLarge {
+        /// The limit.
+        limit: usize,
+    },
     /// No such agent.
     #[error("No agent `{name}`.")]
     AgentNotFound {

@@ -135,6 +135,22 @@ impl Service {
         &self,
         texts: &[&RawValue],
     ) -> Result<Vec<(String, Message)>, ServiceError> {
+        self.read_each(texts, |text, index| {
+            let message = self.read_message(text, index)?;
+            let id = match &message.annotations.id {
+                Some(id) => id.clone(),
+                None => message_id(self.new_id()),
+            };
+            Ok((id, message))
+        })
+    }
+
+    /// Reads what a request appends, within its bounds; no two may have one id.
+    pub(super) fn read_each(
+        &self,
+        texts: &[&RawValue],
+        read: impl Fn(&str, usize) -> Result<(String, Message), ServiceError>,
+    ) -> Result<Vec<(String, Message)>, ServiceError> {
         let bounds = self.bounds();
         if texts.len() > bounds.messages_per_append {
             return Err(ServiceError::TooManyMessages {
@@ -153,14 +169,10 @@ impl Service {
                     limit: bounds.message_bytes,
                 });
             }
-            let message = self.read_message(text.get(), index)?;
-            let id = match &message.annotations.id {
-                Some(id) if !chosen.insert(id.clone()) => {
-                    return Err(ServiceError::MessageIdTaken { index });
-                }
-                Some(id) => id.clone(),
-                None => message_id(self.new_id()),
-            };
+            let (id, message) = read(text.get(), index)?;
+            if !chosen.insert(id.clone()) {
+                return Err(ServiceError::MessageIdTaken { index });
+            }
             messages.push((id, message));
         }
         Ok(messages)
@@ -184,16 +196,28 @@ impl Service {
         session: &str,
         request: AppendRequest<'_>,
     ) -> Result<Appended, ServiceError> {
-        let key = key(caller, session)?;
         let messages = self.read_messages(&request.messages)?;
+        self.append_read(caller, session, messages, request.expected_last_seq)
+            .await
+    }
+
+    /// Appends messages that were read.
+    pub(super) async fn append_read(
+        &self,
+        caller: Caller,
+        session: &str,
+        messages: Vec<(String, Message)>,
+        expected_last_seq: Option<i64>,
+    ) -> Result<Appended, ServiceError> {
+        let key = key(caller, session)?;
         let echo: Vec<_> = messages
             .iter()
-            .map(|(_, message)| message.body.clone())
+            .map(|(_, message)| message.item.as_ref().unwrap_or(&message.body).clone())
             .collect();
         let append = AppendMessages {
             key,
             messages,
-            expected_last_seq: request.expected_last_seq,
+            expected_last_seq,
             now: self.now(),
         };
         let outcome = self.database().write(append).await?;

@@ -9,6 +9,7 @@ mod auto_compaction;
 mod background;
 mod compaction;
 mod context;
+mod conversations;
 mod dispatch;
 mod error;
 mod events;
@@ -37,10 +38,13 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::domain::ids;
-pub use crate::domain::ids::{compaction_id, parse_session_id, session_id};
+pub use crate::domain::ids::{compaction_id, conversation_id, parse_session_id, session_id};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
+pub use conversations::{
+    CompactItems, CompactedItems, CompactionForm, Conversation, ItemPage, ListItems, ShownItem,
+};
 pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, Judged};
 pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};

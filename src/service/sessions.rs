@@ -185,7 +185,7 @@ impl Service {
     }
 
     /// Reads a session behind a write that may have made it due for a compaction.
-    fn read_marked(&self, row: SessionRow) -> Result<Session, ServiceError> {
+    pub(super) fn read_marked(&self, row: SessionRow) -> Result<Session, ServiceError> {
         if row.due_at.is_some() {
             self.inner.due.notify_one();
         }
@@ -214,7 +214,7 @@ impl Service {
     }
 
     /// The request wins over the agent, the agent over the server.
-    fn new_session(
+    pub(super) fn new_session(
         &self,
         agent: Option<Agent>,
         request: CreateRequest<'_>,

@@ -1,0 +1,207 @@
+//! `/v1/conversations`: creating, reading, changing, deleting one.
+
+use actix_web::http::StatusCode;
+use actix_web::web::{Data, Path};
+use actix_web::{HttpResponse, delete, get, post};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::super::extract::Body;
+use super::super::problem::Problem;
+use super::super::respond::json;
+use super::error::ErrorBody;
+use super::read::{Fields, refuse};
+use crate::service::{Caller, Conversation, Service};
+
+const TAG: &str = "Conversations";
+
+/// A conversation.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Conversation)]
+pub struct ConversationBody {
+    /// The session's id with another prefix.
+    #[schema(example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff")]
+    id: String,
+    /// Always `conversation`.
+    #[schema(example = "conversation")]
+    object: &'static str,
+    /// Seconds since 1970.
+    created_at: i64,
+    /// Texts by name.
+    #[schema(value_type = Object)]
+    metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+impl From<Conversation> for ConversationBody {
+    fn from(conversation: Conversation) -> Self {
+        let members = conversation.metadata.into_iter();
+        Self {
+            id: conversation.id,
+            object: "conversation",
+            created_at: conversation.created_at,
+            metadata: members.map(|(name, text)| (name, text.into())).collect(),
+        }
+    }
+}
+
+/// A conversation as an answer.
+///
+/// # Errors
+/// It cannot be written, which is a mistake of ours.
+pub fn answer(conversation: Conversation) -> Result<HttpResponse, Problem> {
+    json(StatusCode::OK, &ConversationBody::from(conversation))
+}
+
+/// What is left of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ConversationDeleted)]
+pub struct DeletedBody {
+    #[schema(example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff")]
+    id: String,
+    /// Always `conversation.deleted`.
+    object: &'static str,
+    /// Always true.
+    deleted: bool,
+}
+
+/// What a conversation is created with.
+#[derive(Debug, ToSchema)]
+#[schema(as = CreateConversation)]
+#[expect(dead_code, reason = "describes what the route reads")]
+pub struct CreateBody {
+    /// First items, all or none.
+    #[schema(value_type = Option<Vec<Object>>)]
+    items: Option<Vec<String>>,
+    /// At most 16 texts; names of at most 64 characters, values of at most 512.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<String>,
+}
+
+/// What is changed in a conversation.
+#[derive(Debug, ToSchema)]
+#[schema(as = UpdateConversation)]
+#[expect(dead_code, reason = "describes what the route reads")]
+pub struct UpdateBody {
+    /// At most 16 texts; names of at most 64 characters, values of at most 512.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<String>,
+}
+
+/// Create a conversation
+///
+/// It is a session: `/sessions/{id}` takes its id too, and its context is what a model should see.
+#[utoipa::path(
+    tag = TAG,
+    request_body(
+        content = CreateBody,
+        content_type = "application/json",
+        example = json!({"items": [{"type": "message", "role": "user", "content": "What grows in shade?"}], "metadata": {"topic": "garden"}})
+    ),
+    responses(
+        (status = 200, description = "The conversation.", body = ConversationBody),
+        (status = 400, description = "The body is unreadable, or an item cannot be taken.", body = ErrorBody),
+        (status = 409, description = "Two items have one id.", body = ErrorBody),
+        (status = 413, description = "The body or an item is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 503, description = "The database gave no answer in time.", body = ErrorBody),
+    )
+)]
+#[post("/v1/conversations")]
+pub async fn create_conversation(
+    service: Data<Service>,
+    caller: Caller,
+    body: Body,
+) -> Result<HttpResponse, Problem> {
+    let fields = Fields::of(&body)?;
+    let items = fields.list("items")?.unwrap_or_default();
+    let metadata = fields.metadata()?;
+    answer(
+        service
+            .create_conversation(caller, &items, metadata)
+            .await?,
+    )
+}
+
+/// Read a conversation
+///
+/// Any session of yours is one.
+#[utoipa::path(
+    tag = TAG,
+    params(("conversation_id" = String, Path, description = "The conversation's id, or the session's.", example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff"),),
+    responses(
+        (status = 200, description = "The conversation.", body = ConversationBody),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+        (status = 503, description = "The database gave no answer in time.", body = ErrorBody),
+    )
+)]
+#[get("/v1/conversations/{conversation_id}")]
+pub async fn get_conversation(
+    service: Data<Service>,
+    caller: Caller,
+    path: Path<String>,
+) -> Result<HttpResponse, Problem> {
+    answer(service.load_conversation(caller, &path).await?)
+}
+
+/// Change a conversation
+///
+/// Its metadata becomes what is sent; `null` empties it.
+#[utoipa::path(
+    tag = TAG,
+    params(("conversation_id" = String, Path, description = "The conversation's id, or the session's.", example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff"),),
+    request_body(
+        content = UpdateBody,
+        content_type = "application/json",
+        example = json!({"metadata": {"topic": "garden"}})
+    ),
+    responses(
+        (status = 200, description = "The conversation.", body = ConversationBody),
+        (status = 400, description = "The body is unreadable, `metadata` is not what it must be, or the session is closed.", body = ErrorBody),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+        (status = 413, description = "The body is too large.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+        (status = 503, description = "The database gave no answer in time.", body = ErrorBody),
+    )
+)]
+#[post("/v1/conversations/{conversation_id}")]
+pub async fn update_conversation(
+    service: Data<Service>,
+    caller: Caller,
+    path: Path<String>,
+    body: Body,
+) -> Result<HttpResponse, Problem> {
+    let fields = Fields::of(&body)?;
+    if !fields.has("metadata") {
+        return Err(refuse("metadata", "`metadata` is missing."));
+    }
+    let empty = serde_json::value::to_raw_value(&serde_json::json!({}))
+        .map_err(|_| refuse("metadata", "`metadata` must be an object."))?;
+    let metadata = fields.metadata()?.unwrap_or(&empty);
+    answer(service.update_conversation(caller, &path, metadata).await?)
+}
+
+/// Delete a conversation
+///
+/// The session and all that belongs to it: its items too.
+#[utoipa::path(
+    tag = TAG,
+    params(("conversation_id" = String, Path, description = "The conversation's id, or the session's.", example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff"),),
+    responses(
+        (status = 200, description = "It is gone.", body = DeletedBody),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+        (status = 503, description = "The database gave no answer in time.", body = ErrorBody),
+    )
+)]
+#[delete("/v1/conversations/{conversation_id}")]
+pub async fn delete_conversation(
+    service: Data<Service>,
+    caller: Caller,
+    path: Path<String>,
+) -> Result<HttpResponse, Problem> {
+    let deleted = DeletedBody {
+        id: service.delete_conversation(caller, &path).await?,
+        object: "conversation.deleted",
+        deleted: true,
+    };
+    json(StatusCode::OK, &deleted)
+}

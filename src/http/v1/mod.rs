@@ -1,0 +1,28 @@
+//! `/v1`: conversations and compaction as the official OpenAI clients ask for them.
+//!
+//! The same sessions, storage and rules as everywhere; other shapes. Members that are not known are let
+//! pass, as newer clients send more of them. Errors have that API's shape, see `error`.
+
+mod compact;
+mod conversations;
+mod error;
+mod items;
+mod read;
+
+pub use error::{document, is_path, status};
+
+use utoipa_actix_web::service_config::ServiceConfig;
+
+/// Every route under `/v1`.
+pub fn routes(config: &mut ServiceConfig<'_>) {
+    config
+        .service(conversations::create_conversation)
+        .service(conversations::get_conversation)
+        .service(conversations::update_conversation)
+        .service(conversations::delete_conversation)
+        .service(items::create_items)
+        .service(items::list_items)
+        .service(items::get_item)
+        .service(items::delete_item)
+        .service(compact::compact_response);
+}

@@ -1,0 +1,218 @@
+//! Conversations: sessions as the conversations API sees them.
+//!
+//! A conversation is a session by another name, its items are the session's messages. What an item
+//! shows in a context, and how one goes out, is `domain::items`'; errors in that API's shape are HTTP's.
+
+mod compact;
+mod list;
+
+pub use compact::{CompactItems, CompactedItems, CompactionForm};
+pub use list::{ItemPage, ListItems, ShownItem};
+
+use serde_json::value::RawValue;
+
+use super::error::{refused, shorten};
+use super::{Caller, CreateRequest, PatchRequest, Service, ServiceError, Session, key};
+use crate::domain::ids::conversation_id;
+use crate::domain::items;
+use crate::domain::json;
+use crate::domain::message::Message;
+use crate::domain::pairing::{Counters, Tail, place};
+use crate::storage::{CreateSession, DeleteItem, EditRefusal, MessageRow, SessionKey};
+
+/// A conversation.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    /// Its id.
+    pub id: String,
+    /// When it was made, in seconds since 1970.
+    pub created_at: i64,
+    /// Names and values, both texts.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Conversation {
+    fn of(session: &Session) -> Self {
+        let member = |member: json::Member<'_>| {
+            // A session may hold more than texts there; a conversation does not.
+            let value = json::decode_string(member.value);
+            let value = value.map_or_else(|| member.value.to_owned(), Into::into);
+            (member.name.into_owned(), value)
+        };
+        let metadata = json::members(&session.row.metadata);
+        Self {
+            id: conversation_id(session.row.id),
+            created_at: session.row.created_at.0.div_euclid(1_000_000),
+            metadata: metadata.into_iter().map(member).collect(),
+        }
+    }
+}
+
+impl Service {
+    /// Reads items and gives an id to each that brings none.
+    fn read_items(&self, texts: &[&RawValue]) -> Result<Vec<(String, Message)>, ServiceError> {
+        self.read_each(texts, |text, index| {
+            let mut message =
+                items::read(text).map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
+            self.inner.counter.count(&mut message);
+            let id = match &message.annotations.id {
+                Some(id) => id.clone(),
+                None => self.item_id(text),
+            };
+            Ok((id, message))
+        })
+    }
+
+    fn item_id(&self, item: &str) -> String {
+        format!("{}{}", items::prefix(item), self.new_id().simple())
+    }
+
+    /// Creates a conversation with its first items.
+    ///
+    /// # Errors
+    /// An item does not fit, or the database failed.
+    pub async fn create_conversation(
+        &self,
+        caller: Caller,
+        items: &[&RawValue],
+        metadata: Option<&RawValue>,
+    ) -> Result<Conversation, ServiceError> {
+        self.check_size("metadata", metadata)?;
+        let items = self.read_items(items)?;
+        let placement = place(Counters::default(), Tail::default(), items)
+            .map_err(|(index, fault)| ServiceError::ToolCallNotFound { index, fault })?;
+        let request = CreateRequest {
+            metadata,
+            ..CreateRequest::default()
+        };
+        let create = CreateSession {
+            key: SessionKey {
+                tenant: caller.tenant,
+                session: self.new_id(),
+            },
+            session: self.new_session(None, request, placement)?,
+            now: self.now(),
+        };
+        let session = self.read_marked(self.database().write(create).await?)?;
+        Ok(Conversation::of(&session))
+    }
+
+    /// A conversation.
+    ///
+    /// # Errors
+    /// There is none of this id, or the database failed.
+    pub async fn load_conversation(
+        &self,
+        caller: Caller,
+        id: &str,
+    ) -> Result<Conversation, ServiceError> {
+        Ok(Conversation::of(&self.load_session(caller, id).await?))
+    }
+
+    /// Gives a conversation other metadata.
+    ///
+    /// # Errors
+    /// There is none of this id, it is closed, or the database failed.
+    pub async fn update_conversation(
+        &self,
+        caller: Caller,
+        id: &str,
+        metadata: &RawValue,
+    ) -> Result<Conversation, ServiceError> {
+        let request = PatchRequest {
+            metadata: Some(metadata),
+            ..PatchRequest::default()
+        };
+        let session = self.patch_session(caller, id, request).await?;
+        Ok(Conversation::of(&session))
+    }
+
+    /// Deletes a conversation with its items; gives its id.
+    ///
+    /// # Errors
+    /// There is none of this id, or the database failed.
+    pub async fn delete_conversation(
+        &self,
+        caller: Caller,
+        id: &str,
+    ) -> Result<String, ServiceError> {
+        let session = key(caller, id)?.session;
+        self.delete_session(caller, id).await?;
+        Ok(conversation_id(session))
+    }
+
+    /// Appends items: all, or none.
+    ///
+    /// # Errors
+    /// What of the request does not fit; or the database failed.
+    pub async fn append_items(
+        &self,
+        caller: Caller,
+        conversation: &str,
+        texts: &[&RawValue],
+    ) -> Result<Vec<ShownItem>, ServiceError> {
+        let items = self.read_items(texts)?;
+        let appended = self.append_read(caller, conversation, items, None).await?;
+        let shown = appended.messages.into_iter().map(|row| ShownItem {
+            text: items::show(&row.message, &row.id),
+            id: row.id,
+        });
+        Ok(shown.collect())
+    }
+
+    /// Deletes an item: the newest is taken back as a rewind does it, any other is erased.
+    ///
+    /// # Errors
+    /// There is no such conversation or item, the item is a part of a message, or the database failed.
+    pub async fn delete_item(
+        &self,
+        caller: Caller,
+        conversation: &str,
+        item: &str,
+    ) -> Result<Conversation, ServiceError> {
+        let key = key(caller, conversation)?;
+        let row = self.find_item(key, conversation, item).await?;
+        let parts = list::items_of(&row);
+        if row.id != item && parts.len() > 1 {
+            return Err(ServiceError::PartOfMessage { message: row.id });
+        }
+        let delete = DeleteItem {
+            key,
+            id: row.id,
+            now: self.now(),
+        };
+        let deleted = self.database().write(delete).await?;
+        deleted.map_err(|refusal| match refusal {
+            EditRefusal::Session(refusal) => refused(refusal, conversation),
+            EditRefusal::NotFound | EditRefusal::Identity(_) => item_not_found(item),
+        })?;
+        self.load_conversation(caller, conversation).await
+    }
+
+    /// The row that an item comes from.
+    async fn find_item(
+        &self,
+        key: SessionKey,
+        conversation: &str,
+        item: &str,
+    ) -> Result<MessageRow, ServiceError> {
+        let head = self.load_head(key, conversation).await?;
+        for id in items::rows_named(item) {
+            let row = self
+                .database()
+                .find_message(key, id, head.compaction_version)
+                .await?;
+            let is_its = |row: &MessageRow| {
+                row.id == item || list::items_of(row).iter().any(|shown| shown.id == item)
+            };
+            if let Some(row) = row.filter(is_its) {
+                return Ok(row);
+            }
+        }
+        Err(item_not_found(item))
+    }
+}
+
+fn item_not_found(item: &str) -> ServiceError {
+    ServiceError::ItemNotFound { id: shorten(item) }
+}
