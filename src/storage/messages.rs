@@ -343,7 +343,7 @@ pub struct MessageRow {
 macro_rules! listed {
     () => {
         "id, seq, position, length, erased, incomplete, usage, created_at, item IS NOT NULL AS is_item, \
-         coalesce(nullif(item, ''), body) AS body"
+         coalesce(nullif(item, ''), nullif(body, ''), '{\"role\":\"assistant\",\"content\":\"\"}') AS body"
     };
 }
 pub(super) use listed;

@@ -18,6 +18,7 @@ mod auto_compaction;
 mod cases;
 mod chaos;
 mod concurrency;
+mod conversations;
 mod crash;
 mod dispatch;
 mod events;

@@ -78,6 +78,9 @@ fn marker(kind: &str, name: Option<Cow<'_, str>>) -> String {
 /// A content value of these parts. A single text is a plain string, which every provider takes.
 fn parts(content: &str, part: fn(&str) -> String) -> String {
     let elements = json::elements(content);
+    if elements.is_empty() {
+        return "\"\"".to_owned();
+    }
     if let [only] = elements.as_slice() {
         let only = Fields::of(only);
         if let (Some(text), true) = (only.raw_text("text"), is_text(&only)) {

@@ -50,7 +50,7 @@ pub fn document(problem: &Problem, status: u16, path: &str) -> ErrorBody {
     let pointer = problem.first_pointer();
     ErrorBody {
         error: ErrorDetail {
-            message: problem.detail().to_owned(),
+            message: message(problem.detail(), path),
             r#type: match status {
                 401 => "authentication_error",
                 403 => "permission_error",
@@ -69,18 +69,28 @@ pub fn document(problem: &Problem, status: u16, path: &str) -> ErrorBody {
     }
 }
 
-/// A JSON pointer as this API spells it: `items[3].call_id`.
-fn parameter(pointer: &str, path: &str) -> String {
-    // Items are what sessions call messages.
-    let list = if path.ends_with("/compact") {
+/// What the items of a request are called. Sessions call them messages.
+fn list_name(path: &str) -> &'static str {
+    if path.ends_with("/compact") {
         "input"
     } else {
         "items"
-    };
+    }
+}
+
+fn message(detail: &str, path: &str) -> String {
+    match detail.strip_prefix("messages[") {
+        Some(rest) => format!("{}[{rest}", list_name(path)),
+        None => detail.to_owned(),
+    }
+}
+
+/// A JSON pointer as this API spells it: `items[3].call_id`.
+fn parameter(pointer: &str, path: &str) -> String {
     let mut spelled = String::new();
     for (depth, part) in pointer.trim_start_matches('/').split('/').enumerate() {
         match (depth, part) {
-            (0, "messages") => spelled.push_str(list),
+            (0, "messages") => spelled.push_str(list_name(path)),
             (0, part) => spelled.push_str(part),
             // The call that an output answers.
             (_, "tool_call_id") => spelled.push_str(".call_id"),

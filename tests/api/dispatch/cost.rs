@@ -24,6 +24,7 @@ fn rows(messages: &[String]) -> Vec<Row> {
             .position(|call| value["tool_call_id"] == *call.id);
         let answered = answered.filter(|_| message.role == Role::Tool);
         Row {
+            joins: false,
             seq: i64::try_from(index).expect("small") + 1,
             id: format!("msg_{index}"),
             role: message.role,
