@@ -315,13 +315,13 @@ impl From<ServiceError> for Problem {
         let detail = error.to_string();
         match error {
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
-            E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
-            E::ItemNotFound { .. } => Self::new(Code::MessageNotFound, detail),
+            E::MessageNotFound { .. } | E::ItemNotFound { .. } => {
+                Self::new(Code::MessageNotFound, detail)
+            }
             E::PartOfMessage { .. } => Self::new(Code::ValidationFailed, detail)
                 .with_errors(vec![FieldError::new("item_id", "is a part of a message")]),
             E::NothingToCompact => Self::new(Code::ValidationFailed, detail)
                 .with_errors(vec![FieldError::new("/input", "nothing to compact")]),
-            E::ConversationTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),
             E::CompactionNotFound { .. } => Self::new(Code::CompactionNotFound, detail),
             E::DispatchNotFound { .. } => Self::new(Code::DispatchNotFound, detail),
@@ -363,7 +363,9 @@ impl From<ServiceError> for Problem {
                 let at = FieldError::new(format!("/{member}"), detail.clone());
                 Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
             }
-            E::MessageTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),
+            E::MessageTooLarge { .. } | E::ConversationTooLarge { .. } => {
+                Self::new(Code::PayloadTooLarge, detail)
+            }
             E::CompactionInProgress { retry_after } => {
                 Self::new(Code::CompactionInProgress, detail).with_retry_after(retry_after)
             }

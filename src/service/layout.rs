@@ -67,14 +67,11 @@ impl Service {
             .map(|(seq, fill)| (*seq, json::elements(&format!("[{fill}]")).len()))
             .collect();
         let filled: usize = fills.iter().map(|(_, count)| count).sum();
-        let joined = match view.joins {
-            true => {
-                let database = self.database();
-                database
-                    .load_joined(key, view.compact_seq, view.last_seq)
-                    .await?
-            }
-            false => Vec::new(),
+        let joined = if view.joins {
+            let (after, up_to) = (view.compact_seq, view.last_seq);
+            self.database().load_joined(key, after, up_to).await?
+        } else {
+            Vec::new()
         };
         let in_tail = usize::try_from(head.position_count - head.compact_size).unwrap_or(0);
         let count = (frame.opening_count + in_tail + filled).saturating_sub(joined.len());

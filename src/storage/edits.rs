@@ -67,9 +67,10 @@ impl Edited {
     /// What is left of it when it is erased. An item without text or call has nothing to be replaced by a word.
     fn erased(&self, stored: &Message) -> Result<Message> {
         let silent = self.is_item && stored.size.units == 0 && stored.answers.is_none();
-        let text = match silent && stored.role == Role::Assistant {
-            true => items::NOTHING_LEFT.to_owned(),
-            false => stored.erased(),
+        let text = if silent && stored.role == Role::Assistant {
+            items::NOTHING_LEFT.to_owned()
+        } else {
+            stored.erased()
         };
         let mut message =
             Message::read(&text).map_err(|_| StorageError::Corrupt("an erased message"))?;

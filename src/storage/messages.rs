@@ -321,7 +321,11 @@ async fn insert_chunk(
 
 /// A message as it is listed.
 #[derive(Debug, Clone, sqlx::FromRow)]
-#[expect(missing_docs, reason = "the columns are described in the migration")]
+#[expect(
+    missing_docs,
+    clippy::struct_excessive_bools,
+    reason = "the columns, which are described in the migration"
+)]
 pub struct MessageRow {
     pub id: String,
     pub seq: i64,

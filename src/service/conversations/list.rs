@@ -89,7 +89,8 @@ impl Service {
                 .database()
                 .list_messages(key, &filter, head.compaction_version, wanted)
                 .await?;
-            let (full, last) = (rows.len() == wanted, rows.last().map(|row| row.seq));
+            let is_full = rows.len() == wanted;
+            let newest = rows.last().map(|row| row.seq);
             for row in &rows {
                 let mut items = items_of(row);
                 if list.order == Order::Desc {
@@ -107,14 +108,14 @@ impl Service {
                 page.has_more = true;
                 return Ok(page);
             }
-            match last.filter(|_| more) {
+            match newest.filter(|_| more) {
                 None => return Ok(page),
                 // Large items make a small page.
-                Some(_) if !full && !page.items.is_empty() => {
+                Some(_) if !is_full && !page.items.is_empty() => {
                     page.has_more = true;
                     return Ok(page);
                 }
-                Some(last) => move_on(&mut filter, last, false),
+                Some(seq) => move_on(&mut filter, seq, false),
             }
         }
     }

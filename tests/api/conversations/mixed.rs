@@ -147,7 +147,7 @@ async fn a_conversation_reads_as_a_session(
         .get(&format!("/sessions/{id}/search?q=done"))
         .await
         .expect(200);
-    assert_eq!(found.json()["data"][0]["id"], ids[3].as_str());
+    assert_eq!(found.json()["data"][0]["messageId"], ids[3].as_str());
     let fork = app.fork(&id, &json!({})).await.expect(201).json();
     let copy = fork["id"].as_str().unwrap();
     assert_eq!(all(&app, copy).await, all(&app, &id).await);
