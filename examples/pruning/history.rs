@@ -102,6 +102,7 @@ impl Session {
     /// What storage reads for a plan.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
         let row = |placed: &Placed| Row {
+            joins: false,
             seq: placed.seq,
             id: placed.id.clone(),
             role: placed.message.role,

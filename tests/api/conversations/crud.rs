@@ -104,9 +104,9 @@ async fn an_item_with_an_id_of_its_own_is_stored_once(
         r#"{"id":"rs_a+b/c=","type":"reasoning","summary":[],"encrypted_content":"gA"}"#.to_owned();
     for _ in 0..2 {
         let list = super::append(&app, &id, std::slice::from_ref(&item)).await;
-        assert_eq!(list.texts(), [item.clone()]);
+        assert_eq!(list.texts(), std::slice::from_ref(&item));
     }
-    assert_eq!(all(&app, &id).await, [item.clone()]);
+    assert_eq!(all(&app, &id).await, std::slice::from_ref(&item));
     let path = format!("/v1/conversations/{id}/items");
     let read = app
         .get(&format!("{path}/rs_a%2Bb%2Fc%3D"))

@@ -12,7 +12,11 @@ fn check(reply: &Reply, status: u16, code: &str, param: Option<&str>) {
     assert_eq!(reply.status, status, "{reply}");
     assert_eq!(reply.header("content-type"), Some("application/json"));
     let body = reply.json();
-    let members: Vec<_> = body["error"].as_object().unwrap().keys().collect();
+    let members: Vec<_> = body["error"]
+        .as_object()
+        .expect("an error")
+        .keys()
+        .collect();
     assert_eq!(members, ["code", "message", "param", "type"], "{reply}");
     let error = &body["error"];
     assert_eq!(error["code"], code, "{reply}");
@@ -21,7 +25,7 @@ fn check(reply: &Reply, status: u16, code: &str, param: Option<&str>) {
         param.map_or(Value::Null, Value::from),
         "{reply}"
     );
-    assert!(!error["message"].as_str().unwrap().is_empty());
+    assert!(!error["message"].as_str().expect("a text").is_empty());
     let kind = match status {
         409 => "conflict_error",
         500.. => "server_error",

@@ -11,7 +11,7 @@ async fn pop(app: &TestApp, id: &str) -> Value {
     let item = list.ids().remove(0);
     let path = format!("/v1/conversations/{id}/items/{item}");
     app.delete(&path).await.expect(200);
-    serde_json::from_str(list.data[0].get()).unwrap()
+    serde_json::from_str(list.data[0].get()).expect("an item")
 }
 
 #[rstest]

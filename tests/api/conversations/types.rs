@@ -151,7 +151,7 @@ async fn what_is_missing_is_added_and_the_rest_stays(
         let list = append(&app, &id, &[item.to_owned()]).await;
         assert!(list.first_id.starts_with(prefix), "{}", list.first_id);
         let expected = format!(r#"{{"id":"{}",{rest}"#, list.first_id);
-        assert_eq!(list.texts(), [expected.clone()]);
+        assert_eq!(list.texts(), std::slice::from_ref(&expected));
         let path = format!("/v1/conversations/{id}/items/{}", list.first_id);
         assert_eq!(app.get(&path).await.expect(200).body, expected.as_bytes());
     }
