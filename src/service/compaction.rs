@@ -50,6 +50,9 @@ pub struct CompactRequest {
     /// What asks for it: `manual`, `auto` or `overflow`. Never a client's to say.
     #[serde(skip)]
     pub cause: &'static str,
+    /// The version that whoever asks has seen: behind a newer one there is no need for this compaction.
+    #[serde(skip)]
+    pub seen_version: Option<i64>,
 }
 
 impl Default for CompactRequest {
@@ -63,6 +66,17 @@ impl Default for CompactRequest {
             model: None,
             dry_run: false,
             cause: MANUAL,
+            seen_version: None,
+        }
+    }
+}
+
+impl CompactRequest {
+    /// Refuses if there is a newer version than whoever asks has seen.
+    fn check_still_needed(&self, row: &SessionRow) -> Result<(), ServiceError> {
+        match self.seen_version {
+            Some(seen) if row.compaction_version > seen => Err(ServiceError::CompactionConflict),
+            _ => Ok(()),
         }
     }
 }
@@ -351,6 +365,7 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
         let row = self.load_open(key, id).await?;
+        request.check_still_needed(&row)?;
         let (request, plan) = self.plan_run(key, &row, request).await?;
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {

@@ -429,12 +429,15 @@ impl Service {
             }
             let request = CompactRequest {
                 cause: OVERFLOW,
+                seen_version: Some(shown),
                 ..CompactRequest::default()
             };
             match self.compact_apart(work.key, &work.session, request).await {
                 Ok(outcome) => return Ok(outcome.compaction.map(|made| made.version)),
-                Err(ServiceError::CompactionInProgress { .. })
-                    if tokio::time::Instant::now() < deadline => {}
+                // Another one runs, or ended just before this one could begin.
+                Err(
+                    ServiceError::CompactionInProgress { .. } | ServiceError::CompactionConflict,
+                ) if tokio::time::Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(LOOK).await;
