@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use serde::Deserialize;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::error::{LONGEST_RETRY, refused};
@@ -16,6 +17,7 @@ use super::summarizer::{Job, Summary, replaced};
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
 use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun};
+use crate::domain::ids::session_id;
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
 use crate::domain::prompt;
@@ -154,9 +156,10 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let (service, id) = (self.clone(), id.to_owned());
         let run = async move { service.run_with_lease(key, &id, request).await };
+        let run = self.inner.tasks.track_future(run.in_current_span());
         self.inner
             .runtime
-            .spawn(self.inner.tasks.track_future(run))
+            .spawn(run)
             .await
             .map_err(|_| ServiceError::Internal("a compaction ended without an outcome"))?
     }
@@ -262,6 +265,9 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
+    #[tracing::instrument(level = "debug", name = "compaction", skip_all, fields(
+        session = session_id(key.session), cause = request.cause, outcome, method, version
+    ))]
     async fn run_with_lease(
         &self,
         key: SessionKey,
@@ -288,6 +294,8 @@ impl Service {
             }
             Ok(Acquired::Yes) => {}
         }
+        let (cause, started) = (request.cause, Instant::now());
+        let running = self.inner.metrics.begin_compaction();
         let work = async {
             tokio::select! {
                 outcome = self.run(key, id, token, request) => outcome,
@@ -302,6 +310,8 @@ impl Service {
             .catch_unwind()
             .await
             .unwrap_or(Err(ServiceError::Internal("a compaction panicked")));
+        drop(running);
+        self.note_outcome(&outcome, cause, started.elapsed());
         // A commit gave the lease back already; then this finds nothing to do.
         if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some()) {
             let release = ReleaseLease {
@@ -373,11 +383,17 @@ impl Service {
         let summary = self
             .inner
             .summarizer
-            .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
+            .summarize(
+                self.job(&session, entries, plan.numbers.batch_length, &request),
+                &self.inner.metrics,
+            )
             .await?;
         let note = self.note(key, &session, cut, &summary.text, request.cause);
         let note = note.await;
         let size = Size::of(&summary.text);
+        let before = session.row.compact_summary.as_deref().map(Size::of);
+        let replaced = cut.tokens - session.row.compact_tokens
+            + i64::try_from(before.map_or(0, Size::tokens)).unwrap_or(i64::MAX);
         let Summary {
             text,
             method,
@@ -427,6 +443,8 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
+                let saved = replaced.saturating_sub(record.summary_tokens);
+                self.inner.metrics.count_compacted(saved);
                 tracing::info!(
                     session = id,
                     version = record.version,
@@ -538,7 +556,7 @@ impl Service {
 }
 
 /// How a run ended that committed nothing.
-fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
+pub(super) fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
     match error {
         // It found nothing to do, and was not told of either.
         None

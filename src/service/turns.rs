@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::compaction::OVERFLOW;
@@ -24,11 +25,13 @@ use super::{Caller, CompactRequest, ListedMessage, ModelAt, Service, ServiceErro
 use crate::domain::json;
 use crate::domain::message::{Annotations, Role};
 use crate::domain::size;
-use crate::provider::{ProviderError, TurnAnswer, TurnRequest as ModelRequest, into_channel};
+pub(super) use crate::provider::TurnRequest as ModelRequest;
+use crate::provider::{ProviderError, TurnAnswer, into_channel};
 use crate::storage::{
     Answer, AppendMessages, BeginTurn, Begun, CancelTurn, CompactionRow, EndTurn, Ended, Failure,
     INTERRUPTED, RenewTurn, SessionKey, TurnRefusal, TurnRow,
 };
+use crate::telemetry;
 
 /// Deltas that wait for a client at most; one that is slower gets no more of them, only the end.
 const DELTAS: usize = 1_024;
@@ -218,7 +221,8 @@ impl Service {
                 drop(finished.send(Box::pin(service.run_turn(work)).await));
             }
         };
-        self.inner.runtime.spawn(self.inner.tasks.track_future(run));
+        let run = self.inner.tasks.track_future(run.in_current_span());
+        self.inner.runtime.spawn(run);
         let begun = begun
             .await
             .map_err(|_| ServiceError::Internal("a turn ended without a beginning"))??;
@@ -237,6 +241,10 @@ impl Service {
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
         };
+        if !bodies.is_empty() {
+            let bytes = bodies.iter().map(String::len).sum();
+            self.inner.metrics.count_append(bodies.len(), bytes);
+        }
         let messages = appended.stored.into_iter().zip(bodies);
         let messages = messages
             .map(|(stored, body)| ListedMessage::stored(stored, body, appended.compact_size));
@@ -248,6 +256,9 @@ impl Service {
     }
 
     /// Runs a turn to its end, and stores that.
+    #[tracing::instrument(level = "debug", name = "turn", skip_all, fields(
+        session = work.session, turn = ids::turn_id(work.id), model = work.at.model
+    ))]
     async fn run_turn(&self, work: Work) -> Result<Turn, ServiceError> {
         let listed = Listed::new(&self.inner.turns, work.id, work.key);
         let mut done = Done::default();
@@ -284,7 +295,14 @@ impl Service {
         if let Ended::Yes(ended) = &ended {
             self.inner.metrics.count_turn(&ended.0.status);
         }
+        if matches!(
+            (&answered, &ended),
+            (Err(ServiceError::TurnOver), Ended::Over)
+        ) {
+            self.inner.metrics.count_turn("cancelled");
+        }
         if let Err(error) = &answered {
+            telemetry::mark_failed(&tracing::Span::current(), error.failure_code());
             // Nobody may be there any more to be told.
             tracing::info!(
                 session = work.session,
@@ -463,7 +481,8 @@ impl Service {
         let (hub, key) = (Arc::clone(&self.inner.hub), work.key);
         let turn = ids::turn_id(work.id);
         let mut hand_on = hand_on.then(|| into_channel(work.progress.clone()));
-        let on_delta = move |delta: &RawValue| {
+        let stream = work.stream;
+        let mut hand = move |delta: &RawValue| {
             hub.publish_delta(
                 key,
                 &format!(r#"{{"turnId":"{turn}","delta":{}}}"#, delta.get()),
@@ -472,12 +491,14 @@ impl Service {
                 hand_on(delta);
             }
         };
-        let outcome = if work.stream {
-            work.at.server.turn(request, on_delta).await
-        } else {
-            work.at.server.turn(request, |_: &RawValue| {}).await
+        let on_delta = move |delta: &RawValue| {
+            if stream {
+                hand(delta);
+            }
         };
-        outcome.map_err(ServiceError::ModelFailed)
+        self.ask_model(&work.at, request, on_delta)
+            .await
+            .map_err(ServiceError::ModelFailed)
     }
 
     /// The model's answer as a message that can be stored.
