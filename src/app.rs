@@ -1,5 +1,7 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod watched;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use self::watched::{banner, bind_watched};
 use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
@@ -408,46 +411,6 @@ fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), S
         .map_err(listen)?;
     let bound = server.addrs().first().copied().unwrap_or(address);
     Ok((server.run(), bound))
-}
-
-/// The server of metrics and health, if one is asked for.
-fn bind_watched(
-    settings: &Settings,
-    service: Service,
-) -> Result<Option<(Server, SocketAddr)>, StartError> {
-    /// Nobody waits for a scrape that is cut off.
-    const PATIENCE: u64 = 1;
-    let Some(address) = settings.metrics_listen else {
-        return Ok(None);
-    };
-    let service = Data::new(service);
-    let server = HttpServer::new(move || http::watch_app(service.clone()))
-        .workers(1)
-        .client_request_timeout(settings.http.header_timeout())
-        .shutdown_timeout(PATIENCE)
-        .disable_signals()
-        .bind(address)
-        .map_err(|source| StartError::Listen {
-            address,
-            option: "metrics_listen, PRECIS_METRICS_LISTEN",
-            source,
-        })?;
-    let bound = server.addrs().first().copied().unwrap_or(address);
-    Ok(Some((server.run(), bound)))
-}
-
-fn banner(
-    address: SocketAddr,
-    metrics: Option<SocketAddr>,
-    parts: [(&'static str, String); 3],
-) -> Vec<(&'static str, String)> {
-    let mut lines = vec![
-        ("API", format!("http://{address}")),
-        ("Swagger UI", format!("http://{address}/docs/")),
-    ];
-    lines.extend(metrics.map(|address| ("Metrics", format!("http://{address}/metrics"))));
-    lines.extend(parts);
-    lines
 }
 
 fn defaults(settings: &Settings) -> Result<Defaults, StartError> {

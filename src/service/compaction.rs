@@ -13,14 +13,13 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::error::{LONGEST_RETRY, refused};
-use super::summarizer::{Job, Summary, replaced};
+use super::summarizer::Summary;
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
 use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun};
 use crate::domain::ids::session_id;
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
-use crate::domain::prompt;
 use crate::domain::size::Size;
 use crate::domain::transcript::Entry;
 use crate::storage::{
@@ -580,36 +579,4 @@ fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256)
         entries.extend(entry.filter(|entry| !entry.is_empty()));
     }
     (entries, digest.finalize().into())
-}
-
-impl Service {
-    fn job(
-        &self,
-        session: &Session,
-        entries: Vec<Entry>,
-        batch_length: i64,
-        request: &CompactRequest,
-    ) -> Job {
-        let agent = session.agent.as_ref();
-        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
-        let previous = session.row.compact_summary.clone();
-        Job {
-            prompt: prompt::system(
-                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
-                session.compaction.max_summary_tokens,
-                request.instructions.as_deref(),
-            ),
-            replaced: replaced(
-                previous.as_deref(),
-                batch_length,
-                session.compaction.max_summary_tokens,
-            ),
-            previous,
-            entries,
-            redact: session.compaction.redact_secrets,
-            requested_model: request.model.clone(),
-            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
-            session_model: session.row.model(),
-        }
-    }
 }

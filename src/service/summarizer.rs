@@ -5,7 +5,7 @@
 //! model is folded: part by part, each part's result being the next part's previous summary.
 
 use super::error::SummarizerFailure;
-use super::{Metrics, ServiceError};
+use super::{CompactRequest, Metrics, Service, ServiceError, Session};
 use crate::domain::extractive;
 use crate::domain::fold::{Fold, Part};
 use crate::domain::prompt;
@@ -353,5 +353,38 @@ pub(super) fn replaced(
         units: batch_units + previous.map_or(0, size::units),
         batch_units,
         max_summary_tokens: u64::try_from(max_summary_tokens).unwrap_or(0),
+    }
+}
+
+impl Service {
+    /// What a compaction asks of its summarizer.
+    pub(super) fn job(
+        &self,
+        session: &Session,
+        entries: Vec<Entry>,
+        batch_length: i64,
+        request: &CompactRequest,
+    ) -> Job {
+        let agent = session.agent.as_ref();
+        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
+        let previous = session.row.compact_summary.clone();
+        Job {
+            prompt: prompt::system(
+                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
+                session.compaction.max_summary_tokens,
+                request.instructions.as_deref(),
+            ),
+            replaced: replaced(
+                previous.as_deref(),
+                batch_length,
+                session.compaction.max_summary_tokens,
+            ),
+            previous,
+            entries,
+            redact: session.compaction.redact_secrets,
+            requested_model: request.model.clone(),
+            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
+            session_model: session.row.model(),
+        }
     }
 }

@@ -4,10 +4,11 @@
 //! holds its session by a time that is renewed, and no connection to the database while the model
 //! works. If the context turns out not to fit, it is made smaller once and sent once more.
 
+mod smaller;
+
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::value::RawValue;
@@ -16,12 +17,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::compaction::OVERFLOW;
 use super::context::TailReader;
 use super::dispatch::{DispatchRequest, Dispatched};
 use super::error::{Overflow, shorten};
 use super::messages::append_refused;
-use super::{Caller, CompactRequest, ListedMessage, ModelAt, Service, ServiceError, ids, key};
+use super::{Caller, ListedMessage, ModelAt, Service, ServiceError, ids, key};
 use crate::domain::json;
 use crate::domain::message::{Annotations, Role};
 use crate::domain::size;
@@ -35,9 +35,6 @@ use crate::telemetry;
 
 /// Deltas that wait for a client at most; one that is slower gets no more of them, only the end.
 const DELTAS: usize = 1_024;
-/// How often it is looked whether a compaction that ran already has ended, and how long at most.
-const LOOK: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// What a turn is asked for.
 #[derive(Debug)]
@@ -407,55 +404,6 @@ impl Service {
                 Err(ServiceError::ContextOverflow(Box::new(overflow)))
             }
             outcome => self.to_answer(outcome?),
-        }
-    }
-
-    /// Compacts, prunes as far as the rules go, and builds the context anew; `None` if it got no smaller than it
-    /// was `before`, when it showed version `shown`.
-    async fn make_smaller(
-        &self,
-        work: &Work,
-        (before, shown): (i64, i64),
-        done: &mut Done,
-        overflow: &mut Overflow,
-    ) -> Result<Option<Dispatched>, ServiceError> {
-        match self.compact_for(work, shown).await {
-            Ok(version) => done.compaction = version,
-            // Pruning alone may do.
-            Err(error) => overflow.cause = Some(error.to_string()),
-        }
-        let request = DispatchRequest {
-            force: true,
-            below: Some(before),
-            ..work.dispatch.clone()
-        };
-        match self.dispatch(work.caller, &work.session, &request).await {
-            Ok(smaller) => Ok(Some(smaller)),
-            Err(ServiceError::NothingFreed) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Compacts the session of a turn, whose context showed this version; a compaction that was made meanwhile, or
-    /// runs and is waited for, is used instead. Gives the version made.
-    async fn compact_for(&self, work: &Work, shown: i64) -> Result<Option<i64>, ServiceError> {
-        let deadline = tokio::time::Instant::now() + LONGEST_WAIT;
-        loop {
-            let head = self.load_head(work.key, &work.session).await?;
-            if head.compaction_version > shown {
-                return Ok(Some(head.compaction_version));
-            }
-            let request = CompactRequest {
-                cause: OVERFLOW,
-                ..CompactRequest::default()
-            };
-            match self.compact_apart(work.key, &work.session, request).await {
-                Ok(outcome) => return Ok(outcome.compaction.map(|made| made.version)),
-                Err(ServiceError::CompactionInProgress { .. })
-                    if tokio::time::Instant::now() < deadline => {}
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(LOOK).await;
         }
     }
 

@@ -426,3 +426,46 @@ async fn try_postgres<W: Write>(
 async fn back_off(tried: u32) {
     tokio::time::sleep(Duration::from_millis(1 << tried.min(10))).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Write for Nothing {
+        type Output = ();
+
+        fn run<'t>(&'t self, _: &'t mut Conn<'_>) -> BoxFuture<'t, Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_is_an_answer() {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let writer = SqliteWriter {
+            queue,
+            patience: Duration::from_millis(20),
+            signals: Signals::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let write = || {
+            let writer = writer.clone();
+            tokio::spawn(async move { writer.write(Nothing).await })
+        };
+        // Nobody takes them.
+        let waiting: Vec<_> = (0..QUEUE).map(|_| write()).collect();
+        while writer.waiting() < QUEUE {
+            tokio::task::yield_now().await;
+        }
+        let refused = writer.write(Nothing).await;
+        assert!(matches!(refused, Err(StorageError::Busy)), "{refused:?}");
+        drop(jobs);
+        for write in waiting {
+            let ended = write.await.unwrap();
+            assert!(matches!(ended, Err(StorageError::Stopped)), "{ended:?}");
+        }
+    }
+}
