@@ -1,5 +1,7 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod watched;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use self::watched::{banner, bind_watched};
 use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
@@ -74,10 +77,12 @@ pub enum StartError {
     #[error("cannot set up the client of the model server")]
     Model(#[from] SetupError),
     /// The address is taken or not ours.
-    #[error("cannot listen on {address} (listen, PRECIS_LISTEN); is another service using it?")]
+    #[error("cannot listen on {address} ({option}); is another service using it?")]
     Listen {
         /// Which address.
         address: SocketAddr,
+        /// The option that says so.
+        option: &'static str,
         /// Why.
         #[source]
         source: io::Error,
@@ -100,6 +105,8 @@ pub enum StartError {
 pub struct Application {
     server: Server,
     address: SocketAddr,
+    /// The server of the metrics, and where it is.
+    watched: Option<(Server, SocketAddr)>,
     service: Service,
     database: Database,
     stop: StopHandle,
@@ -252,6 +259,7 @@ impl Application {
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
         let (server, address) = bind(&settings, service.clone())?;
+        let watched = bind_watched(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
         if !address.ip().is_loopback() {
             tracing::warn!(
@@ -262,17 +270,20 @@ impl Application {
         Ok(Self {
             server,
             address,
+            banner: banner(
+                address,
+                watched.as_ref().map(|(_, address)| *address),
+                [
+                    ("Database", url.describe()),
+                    ("Summaries", writes_with),
+                    ("Turns", answers_with),
+                ],
+            ),
+            watched,
             service,
             database,
             stop: StopHandle::default(),
             patience: settings.http.shutdown(),
-            banner: vec![
-                ("API", format!("http://{address}")),
-                ("Swagger UI", format!("http://{address}/docs/")),
-                ("Database", url.describe()),
-                ("Summaries", writes_with),
-                ("Turns", answers_with),
-            ],
         })
     }
 
@@ -280,6 +291,12 @@ impl Application {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of the metrics' own server, if there is one.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.watched.as_ref().map(|(_, address)| *address)
     }
 
     /// A way to end it from outside.
@@ -297,7 +314,17 @@ impl Application {
         let service = self.service.clone();
         let ending = end_gracefully(self.stop, handle, service, self.patience);
         let ending = tokio::spawn(ending);
-        self.server.await.map_err(StartError::Serve)?;
+        // Watched to the very end: it is stopped behind the service's own.
+        let watched = self
+            .watched
+            .map(|(server, _)| (server.handle(), tokio::spawn(server)));
+        let served = self.server.await.map_err(StartError::Serve);
+        if let Some((handle, task)) = watched {
+            handle.stop(true).await;
+            // How it ended changes nothing any more.
+            drop(task.await);
+        }
+        served?;
         // The server also ends by itself if it fails; then nobody waits for the signals any more.
         if !ending.is_finished() {
             ending.abort();
@@ -363,7 +390,11 @@ async fn signalled() {
 
 fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), StartError> {
     let address = settings.listen;
-    let listen = |source| StartError::Listen { address, source };
+    let listen = |source| StartError::Listen {
+        address,
+        option: "listen, PRECIS_LISTEN",
+        source,
+    };
     let body_bytes = settings.limits.body_bytes;
     let service = Data::new(service);
     let patience = settings.http.shutdown().as_secs();

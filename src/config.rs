@@ -49,6 +49,11 @@ pub struct Settings {
     pub database_listen_url: SecretString,
     pub log: String,
     pub log_format: LogFormat,
+    /// Where the metrics are served without a key; nowhere else if there is none.
+    #[serde(deserialize_with = "listen_or_none")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// The collector of traces. Empty when there is none.
+    pub otlp_endpoint: String,
     /// Empty when there is none. What a call needs is put together by [`Settings::main_model`].
     pub model_base_url: String,
     #[serde(deserialize_with = "secret")]
@@ -579,6 +584,12 @@ fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<SecretString, D::Error> 
 fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     options::parse_listen(&text).ok_or_else(|| D::Error::custom("not an address and port"))
+}
+
+fn listen_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    let read = |text| options::parse_listen(text).ok_or_else(|| D::Error::custom("not an address"));
+    non_empty(&text).map(read).transpose()
 }
 
 fn database_url<'de, D: Deserializer<'de>>(from: D) -> Result<DatabaseUrl, D::Error> {

@@ -16,7 +16,7 @@ use precis::{
     app::{self, Application, StartError},
     config::{ConfigError, DEFAULTS, Settings},
     http,
-    telemetry::{self, TelemetryError},
+    telemetry::{self, Telemetry, TelemetryError},
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -92,13 +92,14 @@ fn run(command: Command) -> Result<(), Failure> {
         .map_err(|_| Failure::Crypto)?;
     match command {
         Command::Serve => {
-            let (settings, runtime) = prepare()?;
+            let (settings, runtime, telemetry) = prepare()?;
             let served = runtime.block_on(Box::pin(serve(settings)));
+            telemetry.end();
             runtime.shutdown_timeout(LEFT_BEHIND);
             served
         }
         Command::Migrate => {
-            let (settings, runtime) = prepare()?;
+            let (settings, runtime, _) = prepare()?;
             let applied = runtime.block_on(Box::pin(app::migrate(&settings)))?;
             print(&if applied.is_empty() {
                 "nothing to do".to_owned()
@@ -107,7 +108,7 @@ fn run(command: Command) -> Result<(), Failure> {
             })
         }
         Command::Explain { session, n, json } => {
-            let (settings, runtime) = prepare()?;
+            let (settings, runtime, _) = prepare()?;
             let explained = runtime.block_on(Box::pin(app::explain(&settings, &session, n)))?;
             print(&if json {
                 explained.to_json()
@@ -120,14 +121,14 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn prepare() -> Result<(Settings, Runtime), Failure> {
+fn prepare() -> Result<(Settings, Runtime, Telemetry), Failure> {
     let settings = Settings::load()?;
-    telemetry::init(&settings)?;
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(Failure::Runtime)?;
-    Ok((settings, runtime))
+    let telemetry = telemetry::init(&settings, runtime.handle())?;
+    Ok((settings, runtime, telemetry))
 }
 
 async fn serve(settings: Settings) -> Result<(), Failure> {

@@ -23,6 +23,8 @@ pub(super) enum Takes {
     Share,
     OneOf(&'static [&'static str]),
     Listen,
+    /// An address to listen on, or nothing.
+    ListenOrNone,
     DatabaseUrl,
     /// `same`, the URL of a PostgreSQL database, or nothing.
     ListenUrl,
@@ -51,6 +53,8 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("database_listen_url", Takes::ListenUrl),
     opt("log", Takes::LogFilter),
     opt("log_format", Takes::OneOf(&["text", "json"])),
+    opt("metrics_listen", Takes::ListenOrNone),
+    opt("otlp_endpoint", Takes::BaseUrl),
     opt("model_base_url", Takes::BaseUrl),
     opt("model_api_key", Takes::Secret),
     opt("model", Takes::Name),
@@ -248,6 +252,9 @@ impl Takes {
                 "it takes an IP address and a port, such as `127.0.0.1:8080`, `0.0.0.0:8080`, `[::1]:8080` or \
                  `localhost:8080`"
                     .into()
+            }),
+            Self::ListenOrNone => check(text.is_empty() || parse_listen(text).is_some(), || {
+                "it takes an IP address and a port, such as `127.0.0.1:9090`, or nothing".into()
             }),
             Self::DatabaseUrl => check_database_url(text).map_err(Cow::Borrowed),
             Self::ListenUrl => check_listen_url(text).map_err(Cow::Borrowed),

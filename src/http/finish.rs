@@ -14,6 +14,7 @@ use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
 
 use super::problem::{Code, Problem};
+use super::watch;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -58,14 +59,18 @@ pub struct RequestSpan;
 impl RootSpanBuilder for RequestSpan {
     fn on_request_start(request: &ServiceRequest) -> Span {
         let id = RequestId::of(request).0;
-        tracing::debug_span!(
+        let span = tracing::debug_span!(
             "request",
             request_id = %id,
             method = %request.method(),
             // The pattern, not the path: a path may hold anything.
             route = request.match_pattern().as_deref().unwrap_or("none"),
             status = tracing::field::Empty,
-        )
+            otel.name = tracing::field::Empty,
+            otel.kind = tracing::field::Empty,
+        );
+        watch::join(&span, request);
+        span
     }
 
     fn on_request_end<B: MessageBody>(span: Span, outcome: &Result<ServiceResponse<B>, Error>) {
@@ -74,6 +79,7 @@ impl RootSpanBuilder for RequestSpan {
             Err(error) => error.as_response_error().status_code().as_u16(),
         };
         span.record("status", status);
+        watch::describe(&span, status);
         span.in_scope(|| tracing::debug!(status, "answered"));
     }
 }
@@ -88,6 +94,7 @@ pub async fn finish(
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let id = RequestId::of(&request).0;
     let path = request.path().to_owned();
+    let watched = watch::begin(&request);
     // A HEAD is answered as a GET would be; the server itself leaves the body out.
     let is_head = request.method() == Method::HEAD;
     if is_head {
@@ -104,6 +111,9 @@ pub async fn finish(
         }
         None => None,
     };
+    if let Some(watched) = watched {
+        watched.end(status.as_u16());
+    }
     let response = response.map_into_boxed_body();
     let mut response = match problem {
         Some(problem) => response.into_response(problem),

@@ -21,6 +21,7 @@ mod schema;
 mod search;
 mod sessions;
 mod turns;
+mod watch;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::middleware::from_fn;
@@ -32,6 +33,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
 pub use schema::warm_up as schemas_are_sound;
+pub use watch::watch_app;
 
 use crate::service::Service;
 

@@ -182,6 +182,12 @@ impl Problem {
         }
     }
 
+    /// What the service stands on is not there; the client comes again.
+    #[must_use]
+    pub fn unavailable(detail: &str) -> Self {
+        Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
+    }
+
     /// With the faults of the request.
     #[must_use]
     pub fn with_errors(mut self, errors: Vec<FieldError>) -> Self {

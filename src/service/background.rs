@@ -6,6 +6,7 @@
 //! deleted by whoever comes first.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -47,10 +48,12 @@ impl Service {
         self.spawn(Self::sweep, ());
         self.spawn(Self::tidy, ());
         self.spawn(Self::attend_due, ());
+        self.spawn(Self::count_due, ());
         if self.database().can_notify() {
             let signals = self.database().signals();
             self.spawn(Self::notify, signals);
             if let Some(url) = listen {
+                self.inner.listens.store(true, Ordering::Relaxed);
                 self.spawn(Self::listen, url);
             }
         }
@@ -190,7 +193,10 @@ impl Service {
             let error = match Listener::connect(&url).await {
                 Ok(mut listener) => {
                     wait = FIRST_RETRY;
-                    self.hear(&mut listener).await
+                    self.inner.hears.store(true, Ordering::Relaxed);
+                    let error = self.hear(&mut listener).await;
+                    self.inner.hears.store(false, Ordering::Relaxed);
+                    error
                 }
                 Err(error) => error,
             };

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use serde::Deserialize;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::error::{LONGEST_RETRY, refused};
-use super::summarizer::{Job, Summary, replaced};
+use super::summarizer::Summary;
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
 use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun};
+use crate::domain::ids::session_id;
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
-use crate::domain::prompt;
 use crate::domain::size::Size;
 use crate::domain::transcript::Entry;
 use crate::storage::{
@@ -168,9 +169,10 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let (service, id) = (self.clone(), id.to_owned());
         let run = async move { service.run_with_lease(key, &id, request).await };
+        let run = self.inner.tasks.track_future(run.in_current_span());
         self.inner
             .runtime
-            .spawn(self.inner.tasks.track_future(run))
+            .spawn(run)
             .await
             .map_err(|_| ServiceError::Internal("a compaction ended without an outcome"))?
     }
@@ -276,6 +278,9 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
+    #[tracing::instrument(level = "debug", name = "compaction", skip_all, fields(
+        session = session_id(key.session), cause = request.cause, outcome, method, version
+    ))]
     async fn run_with_lease(
         &self,
         key: SessionKey,
@@ -302,6 +307,8 @@ impl Service {
             }
             Ok(Acquired::Yes) => {}
         }
+        let (cause, started) = (request.cause, Instant::now());
+        let running = self.inner.metrics.begin_compaction();
         let work = async {
             tokio::select! {
                 outcome = self.run(key, id, token, request) => outcome,
@@ -316,6 +323,8 @@ impl Service {
             .catch_unwind()
             .await
             .unwrap_or(Err(ServiceError::Internal("a compaction panicked")));
+        drop(running);
+        self.note_outcome(&outcome, cause, started.elapsed());
         // A commit gave the lease back already; then this finds nothing to do.
         if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some()) {
             let release = ReleaseLease {
@@ -388,11 +397,17 @@ impl Service {
         let summary = self
             .inner
             .summarizer
-            .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
+            .summarize(
+                self.job(&session, entries, plan.numbers.batch_length, &request),
+                &self.inner.metrics,
+            )
             .await?;
         let note = self.note(key, &session, cut, &summary.text, request.cause);
         let note = note.await;
         let size = Size::of(&summary.text);
+        let before = session.row.compact_summary.as_deref().map(Size::of);
+        let replaced = cut.tokens - session.row.compact_tokens
+            + i64::try_from(before.map_or(0, Size::tokens)).unwrap_or(i64::MAX);
         let Summary {
             text,
             method,
@@ -442,6 +457,8 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
+                let saved = replaced.saturating_sub(record.summary_tokens);
+                self.inner.metrics.count_compacted(saved);
                 tracing::info!(
                     session = id,
                     version = record.version,
@@ -553,7 +570,7 @@ impl Service {
 }
 
 /// How a run ended that committed nothing.
-fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
+pub(super) fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
     match error {
         // It found nothing to do, and was not told of either.
         None
@@ -577,36 +594,4 @@ fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256)
         entries.extend(entry.filter(|entry| !entry.is_empty()));
     }
     (entries, digest.finalize().into())
-}
-
-impl Service {
-    fn job(
-        &self,
-        session: &Session,
-        entries: Vec<Entry>,
-        batch_length: i64,
-        request: &CompactRequest,
-    ) -> Job {
-        let agent = session.agent.as_ref();
-        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
-        let previous = session.row.compact_summary.clone();
-        Job {
-            prompt: prompt::system(
-                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
-                session.compaction.max_summary_tokens,
-                request.instructions.as_deref(),
-            ),
-            replaced: replaced(
-                previous.as_deref(),
-                batch_length,
-                session.compaction.max_summary_tokens,
-            ),
-            previous,
-            entries,
-            redact: session.compaction.redact_secrets,
-            requested_model: request.model.clone(),
-            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
-            session_model: session.row.model(),
-        }
-    }
 }

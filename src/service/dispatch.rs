@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::context::{Carry, Format, Frame, Overlay, Rendered, TRIES, TailReader, read_some};
 use super::error::refused;
 use super::rendering::{Built, build, hex};
-use super::{Caller, Service, ServiceError, key};
+use super::{Caller, Service, ServiceError, key, session_id};
 use crate::domain::context::RENDERER_VERSION;
 use crate::domain::policy::PruningPolicy;
 use crate::domain::pruning::{self, Aim, Elision, Planner, Step};
@@ -341,6 +341,7 @@ impl Service {
     /// # Errors
     /// There is no such session, it is closed, a message has no place in the form that was asked for, or the
     /// database failed. The plan is unchanged then.
+    #[tracing::instrument(level = "debug", skip_all, fields(session, n, tokens))]
     pub async fn dispatch(
         &self,
         caller: Caller,
@@ -348,6 +349,8 @@ impl Service {
         request: &DispatchRequest,
     ) -> Result<Dispatched, ServiceError> {
         let key = key(caller, session)?;
+        let span = tracing::Span::current();
+        span.record("session", session_id(key.session));
         let mut tried = 0;
         loop {
             tried += 1;
@@ -358,7 +361,13 @@ impl Service {
             match self.try_dispatch(key, session, &head, request).await {
                 // Each time that another dispatch extends the plan, so in a crowd that one gets on.
                 Err(ServiceError::ContextMoved) if tried < 8 * TRIES => {}
-                outcome => return outcome,
+                outcome => {
+                    if let Ok(dispatched) = &outcome {
+                        span.record("n", dispatched.n);
+                        span.record("tokens", dispatched.tokens.after);
+                    }
+                    return outcome;
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::error::refused;
 use super::hub::{Range, SessionWatch, TenantWatch, WINDOW, Woken};
+use super::metrics::{InFlight, StreamKind};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::event::{Resync, Start, event_id, parse_event_id};
 use crate::domain::ids::session_id;
@@ -113,8 +114,10 @@ impl Service {
             watch,
             position,
             newest: head.newest,
+            live_after: head.newest,
             page: VecDeque::new(),
             resync,
+            _open: self.inner.metrics.begin_stream(StreamKind::Session),
         })
     }
 
@@ -146,6 +149,7 @@ impl Service {
             range: None,
             page: VecDeque::new(),
             resync: reconnected.then_some(Resync::Reconnected),
+            _open: self.inner.metrics.begin_stream(StreamKind::Tenant),
         })
     }
 
@@ -166,8 +170,11 @@ pub struct SessionEvents {
     position: i64,
     /// Number of the newest event there is known to be.
     newest: i64,
+    /// Number of the last event that had happened before it was opened.
+    live_after: i64,
     page: VecDeque<EventRow>,
     resync: Option<Resync>,
+    _open: InFlight,
 }
 
 impl SessionEvents {
@@ -184,6 +191,9 @@ impl SessionEvents {
             if let Some(row) = self.page.pop_front() {
                 if row.id == self.position + 1 {
                     self.position = row.id;
+                    if row.id > self.live_after {
+                        self.service.note_lag(StreamKind::Session, row.created_at);
+                    }
                     return Some(StreamItem::Event(SentEvent::of(self.key.session, row)));
                 }
                 // Deleted before they were read: this reader has been slow for days.
@@ -264,6 +274,7 @@ pub struct TenantEvents {
     range: Option<Range>,
     page: VecDeque<SentEvent>,
     resync: Option<Resync>,
+    _open: InFlight,
 }
 
 impl TenantEvents {
@@ -282,6 +293,7 @@ impl TenantEvents {
                 });
             }
             if let Some(event) = self.page.pop_front() {
+                self.service.note_lag(StreamKind::Tenant, event.created_at);
                 return Some(StreamItem::Event(event));
             }
             if let Some(range) = self.range.take() {

@@ -190,6 +190,7 @@ impl Service {
             .iter()
             .map(|(_, message)| message.body.clone())
             .collect();
+        let bytes = echo.iter().map(String::len).sum();
         let append = AppendMessages {
             key,
             messages,
@@ -198,6 +199,7 @@ impl Service {
         };
         let outcome = self.database().write(append).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
+        self.inner.metrics.count_append(echo.len(), bytes);
         if outcome.made_due {
             self.inner.due.notify_one();
         }

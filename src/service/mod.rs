@@ -13,6 +13,7 @@ mod dispatch;
 mod error;
 mod events;
 mod explain;
+mod health;
 mod hub;
 mod layout;
 mod messages;
@@ -24,8 +25,10 @@ mod search;
 mod sessions;
 mod summarizer;
 mod turns;
+mod watching;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -45,9 +48,10 @@ pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, 
 pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
+pub use health::{Check, Health};
 pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
@@ -56,6 +60,7 @@ pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
+use self::metrics::Live;
 use self::search::Indexing;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
 use crate::domain::tokens::Counter;
@@ -135,6 +140,10 @@ struct Inner {
     due: Notify,
     turns: turns::Turns,
     metrics: Metrics,
+    /// Whether other replicas are heard.
+    hears: Arc<AtomicBool>,
+    /// Whether they shall be.
+    listens: AtomicBool,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -165,6 +174,12 @@ impl Service {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
+        let live = Live {
+            database: Some(parts.database.clone()),
+            ..Live::default()
+        };
+        let (turns, hears) = (Arc::clone(&live.turns), Arc::clone(&live.hears));
+        let metrics = Metrics::new(live, parts.summarizer.models());
         Self {
             inner: Arc::new(Inner {
                 database: parts.database,
@@ -181,8 +196,10 @@ impl Service {
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
                 due: Notify::new(),
-                turns: turns::Turns::default(),
-                metrics: Metrics::default(),
+                turns,
+                metrics,
+                hears,
+                listens: AtomicBool::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),
@@ -196,17 +213,6 @@ impl Service {
         tokio::time::timeout(patience, self.inner.tasks.wait())
             .await
             .is_ok()
-    }
-
-    /// Whether the service takes work: it is not draining, and the database answers.
-    ///
-    /// # Errors
-    /// What is down.
-    pub async fn check_ready(&self) -> Result<(), ServiceError> {
-        if self.inner.draining.is_cancelled() {
-            return Err(ServiceError::ShuttingDown);
-        }
-        Ok(self.database().ping().await?)
     }
 
     /// Wakes those who read events.

@@ -11,7 +11,8 @@ use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
 use tokio::sync::broadcast;
 
 use super::writer::{SqliteWriter, write_postgres};
-use super::{Conn, Result, Signal, Signals, StorageError, Write, on_both, reading};
+use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both};
+use tracing::Instrument;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
@@ -88,6 +89,8 @@ pub enum Database {
         readers: SqlitePool,
         /// The queue of the writer, which owns its connection.
         writer: SqliteWriter,
+        /// What is watched.
+        watch: StorageWatch,
     },
     /// One pool.
     Postgres {
@@ -95,6 +98,8 @@ pub enum Database {
         pool: PgPool,
         /// Told of what is committed.
         signals: Signals,
+        /// What is watched.
+        watch: StorageWatch,
     },
 }
 
@@ -131,17 +136,22 @@ impl Database {
     /// # Errors
     /// The database cannot be reached or opened.
     pub async fn open(url: &Url, options: &Options) -> Result<Self> {
+        let watch = StorageWatch::default();
         match url {
             Url::Sqlite(path) => {
                 let connect = sqlite_options(path, options);
-                let writer = SqliteWriter::start(connect.clone(), options.acquire_timeout);
+                let writer = SqliteWriter::start(connect.clone(), options.acquire_timeout, &watch);
                 let readers = SqlitePoolOptions::new()
                     .max_connections(options.readers)
                     .acquire_timeout(options.acquire_timeout)
                     .test_before_acquire(false)
                     .connect_with(connect.pragma("query_only", "ON"))
                     .await?;
-                Ok(Self::Sqlite { readers, writer })
+                Ok(Self::Sqlite {
+                    readers,
+                    writer,
+                    watch,
+                })
             }
             Url::Postgres(connect) => {
                 let pool = PgPoolOptions::new()
@@ -150,7 +160,11 @@ impl Database {
                     .connect_with((**connect).clone().disable_statement_logging())
                     .await?;
                 let signals = Signals::new();
-                Ok(Self::Postgres { pool, signals })
+                Ok(Self::Postgres {
+                    pool,
+                    signals,
+                    watch,
+                })
             }
         }
     }
@@ -189,10 +203,19 @@ impl Database {
     /// # Errors
     /// Nothing was written, unless the connection broke during the commit itself.
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
-        match self {
-            Self::Sqlite { writer, .. } => writer.write(write).await,
-            Self::Postgres { pool, signals } => write_postgres(pool, signals, write).await,
+        let span = tracing::debug_span!("write", what = name_of::<W>());
+        async move {
+            match self {
+                Self::Sqlite { writer, .. } => writer.write(write).await,
+                Self::Postgres {
+                    pool,
+                    signals,
+                    watch,
+                } => write_postgres(pool, signals, watch, write).await,
+            }
         }
+        .instrument(span)
+        .await
     }
 
     /// What is committed through this handle and its clones from now on.
@@ -204,27 +227,31 @@ impl Database {
         }
     }
 
-    /// Asks the database the simplest question there is.
-    ///
-    /// # Errors
-    /// It gave no answer.
-    pub async fn ping(&self) -> Result<()> {
-        reading!(self, pool => sqlx::query_scalar::<_, i64>("SELECT CAST(1 AS BIGINT)")
-            .fetch_one(pool)
-            .await)?;
-        Ok(())
-    }
-
     /// Closes all connections, once those in use are given back.
     pub async fn close(&self) {
         match self {
-            Self::Sqlite { readers, writer } => {
+            Self::Sqlite {
+                readers, writer, ..
+            } => {
                 readers.close().await;
                 writer.close().await;
             }
             Self::Postgres { pool, .. } => pool.close().await,
         }
     }
+}
+
+/// The name of a write, without the module that it is from.
+fn name_of<W>() -> &'static str {
+    let name = std::any::type_name::<W>();
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+/// The number of the newest migration that this program knows.
+#[must_use]
+pub fn newest_migration() -> i64 {
+    let numbers = SQLITE_MIGRATIONS.iter().map(|migration| migration.version);
+    numbers.max().unwrap_or(0)
 }
 
 /// Why the schema could not be brought up to date.

@@ -30,6 +30,7 @@ mod search;
 mod sessions;
 mod timestamp;
 mod turns;
+mod watch;
 mod writer;
 
 use std::ops::{Deref, DerefMut};
@@ -45,7 +46,7 @@ pub use changes::{ChangeSession, Edit, SessionChange};
 pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
-pub use connect::{Database, MigrateError, Options, Url};
+pub use connect::{Database, MigrateError, Options, Url, newest_migration};
 pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
@@ -74,6 +75,7 @@ pub use turns::{
     Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, INTERRUPTED,
     RenewTurn, TurnRefusal, TurnRow,
 };
+pub use watch::{PoolState, StorageWatch};
 
 /// Why the database did not do what it was asked. The display text names no value and no statement.
 #[derive(Debug, thiserror::Error)]
@@ -260,13 +262,22 @@ macro_rules! on_both {
 }
 use on_both;
 
-/// Expands a read once per engine; in it the name stands for the engine's pool of readers. The
-/// connection goes back as soon as the rows are there, so none is held while a client waits.
+/// Expands a read once per engine; in it the name stands for a connection of the engine's readers. It
+/// goes back as soon as the rows are there, so none is held while a client waits. A function that gives
+/// this module's [`Result`] is left if no connection comes free.
 macro_rules! reading {
     ($database:expr, $name:ident => $body:expr) => {
         match $database {
-            $crate::storage::Database::Sqlite { readers: $name, .. } => $body,
-            $crate::storage::Database::Postgres { pool: $name, .. } => $body,
+            $crate::storage::Database::Sqlite { readers, watch, .. } => {
+                let mut held = watch.acquire(readers).await?;
+                let $name = &mut *held;
+                $body
+            }
+            $crate::storage::Database::Postgres { pool, watch, .. } => {
+                let mut held = watch.acquire(pool).await?;
+                let $name = &mut *held;
+                $body
+            }
         }
     };
 }

@@ -33,4 +33,5 @@ mod shutdown;
 mod state_machine;
 mod support;
 mod turns;
+mod watching;
 mod worked_cases;
