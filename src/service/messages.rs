@@ -194,6 +194,7 @@ impl Service {
             key,
             messages,
             expected_last_seq: request.expected_last_seq,
+            again: false,
             now: self.now(),
         };
         let outcome = self.database().write(append).await?;

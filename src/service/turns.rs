@@ -171,6 +171,7 @@ impl Service {
                 key,
                 messages: self.read_messages(&request.messages)?,
                 expected_last_seq: None,
+                again: false,
                 now,
             },
             model: at.model.clone(),
