@@ -66,6 +66,7 @@ pub struct Settings {
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
+    pub idempotency: IdempotencySettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
@@ -125,6 +126,12 @@ pub struct EventSettings {
     pub retention_days: u64,
     pub keep_alive_seconds: u64,
     pub poll_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdempotencySettings {
+    pub hours: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -459,6 +466,14 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
+    }
+}
+
+impl IdempotencySettings {
+    /// How long an answer is kept.
+    #[must_use]
+    pub fn kept(&self) -> Duration {
+        Duration::from_hours(self.hours)
     }
 }
 

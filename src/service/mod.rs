@@ -17,6 +17,9 @@ mod hub;
 mod layout;
 mod messages;
 mod metrics;
+mod once;
+mod once_work;
+mod records;
 mod rendering;
 mod replay;
 mod rewrites;
@@ -48,6 +51,8 @@ pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, R
 pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::Metrics;
+pub use once::{Answered, RequestKey, Shown, Template};
+pub use once_work::{CompactOnce, TurnAgain};
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
@@ -107,6 +112,8 @@ pub struct Bounds {
     pub compaction_deadline: Duration,
     /// Sessions that are compacted at once without being asked for.
     pub auto_concurrency: usize,
+    /// How long an answer is kept under a client's key.
+    pub answers: Duration,
     /// How long such a compaction waits behind its first failure.
     pub auto_first_wait: Duration,
 }

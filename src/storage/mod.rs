@@ -65,7 +65,8 @@ pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
 };
 pub use once::{
-    BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen, SettleTurn,
+    BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen,
+    SettleTurn,
 };
 pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
