@@ -195,6 +195,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             metadata_bytes: settings.limits.metadata_bytes,
             lease: settings.compaction.lease(),
             compaction_deadline: settings.compaction.deadline(),
+            answers: settings.idempotency.kept(),
             auto_concurrency: settings.auto_compact.concurrency,
             auto_first_wait: settings.auto_compact.backoff_initial(),
         },

@@ -71,6 +71,7 @@ pub struct Settings {
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
+    pub idempotency: IdempotencySettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
@@ -130,6 +131,12 @@ pub struct EventSettings {
     pub retention_days: u64,
     pub keep_alive_seconds: u64,
     pub poll_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdempotencySettings {
+    pub hours: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -464,6 +471,14 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
+    }
+}
+
+impl IdempotencySettings {
+    /// How long an answer is kept.
+    #[must_use]
+    pub fn kept(&self) -> Duration {
+        Duration::from_hours(self.hours)
     }
 }
 

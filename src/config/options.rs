@@ -126,6 +126,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("events.retention_days", Takes::Whole(1, 3_650)),
     opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
     opt("events.poll_ms", Takes::Whole(100, 60_000)),
+    opt("idempotency.hours", Takes::Whole(1, 8_760)),
     opt(
         "tokens.counter",
         Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),

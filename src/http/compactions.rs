@@ -9,12 +9,13 @@ use utoipa::ToSchema;
 
 use super::cursor;
 use super::extract::{Body, Query, name, number};
+use super::once;
 use super::problem::{Problem, ProblemDocument};
-use super::respond::{Page, json, raw};
+use super::respond::{Page, json, raw, text, to_text};
 use super::schema::Schema;
 use super::sessions::SessionBody;
 use crate::domain::plan::Reason;
-use crate::service::{Caller, CompactOutcome, CompactRequest, Service, compaction_id};
+use crate::service::{Answered, Caller, CompactOutcome, CompactRequest, Service, compaction_id};
 use crate::storage::CompactionRow;
 
 const TAG: &str = "Compaction";
@@ -223,9 +224,19 @@ pub async fn compact_session(
     body: Body,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let compact: CompactRequest = body.read_optional(Schema::Compact)?;
-    let outcome = service.compact(caller, id, compact).await?;
-    json(StatusCode::OK, &CompactBody::of(outcome)?)
+    let mut compact: CompactRequest = body.read_optional(Schema::Compact)?;
+    let key = body.key();
+    compact.once = key.map(|key| (key.clone(), show as fn(CompactOutcome) -> Option<String>));
+    let work = Box::pin(service.compact(caller, id, compact));
+    match service.once_costly(caller, key, work).await? {
+        Answered::First(outcome) => json(StatusCode::OK, &CompactBody::of(outcome)?),
+        Answered::Again(kept) => Ok(once::again(text(StatusCode::OK, kept.answer))),
+    }
+}
+
+/// The answer as it is kept.
+fn show(outcome: CompactOutcome) -> Option<String> {
+    to_text(&CompactBody::of(outcome).ok()?).ok()
 }
 
 /// List compactions

@@ -9,11 +9,12 @@ use utoipa::ToSchema;
 use super::context::{ContextCompaction, send};
 use super::cursor;
 use super::extract::{Body, Query, name, number};
+use super::once;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json};
 use super::schema::Schema;
 use crate::service::{
-    Caller, DispatchRecord, DispatchRequest, Dispatched, Replayed, Service, Stats,
+    Answered, Caller, DispatchRecord, DispatchRequest, Dispatched, Replayed, Service, Stats,
 };
 
 const TAG: &str = "Context";
@@ -26,7 +27,7 @@ struct DispatchTokens {
     /// As it is sent.
     after: i64,
     /// How they were counted: `estimate` or `tokenizer`.
-    by: &'static str,
+    by: String,
 }
 
 /// A model, and whether the context fits it.
@@ -162,7 +163,16 @@ pub async fn dispatch_context(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let wanted: DispatchRequest = body.read_optional(Schema::Dispatch)?;
-    let dispatched = service.dispatch(caller, id, &wanted).await?;
+    let key = body.key();
+    let work = Box::pin(service.dispatch(caller, id, &wanted, key));
+    let (dispatched, repeated) = match service.once_costly(caller, key, work).await? {
+        Answered::First(dispatched) => (dispatched, false),
+        Answered::Again(kept) => (service.repeat_dispatch(caller, id, &kept).await?, true),
+    };
+    Ok(once::mark(show(id, dispatched)?, repeated))
+}
+
+fn show(id: &str, dispatched: Dispatched) -> Result<HttpResponse, Problem> {
     let Dispatched {
         candidates,
         compaction,

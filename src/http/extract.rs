@@ -12,32 +12,34 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::once::Header;
 use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
-use crate::service::Caller;
+use crate::service::{Caller, RequestKey};
 
 /// The largest body taken, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimit(pub usize);
 
-/// A request body: JSON text that can be stored as it is, not yet read.
+/// A request body: JSON text that can be stored as it is, not yet read; and the key it came with.
 #[derive(Debug)]
-pub struct Body(Bytes);
+pub struct Body {
+    bytes: Bytes,
+    key: Option<RequestKey>,
+}
 
 impl FromRequest for Body {
     type Error = Problem;
     type Future = Pin<Box<dyn Future<Output = Result<Self, Problem>>>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let limit = request
-            .app_data::<web::Data<BodyLimit>>()
-            .map_or(usize::MAX, |limit| limit.0);
-        let checked = check_head(request, limit);
+        let limit = body_limit(request);
+        let checked = check_head(request, limit).and_then(|()| Header::of(request));
         let mut payload = payload.take();
         Box::pin(async move {
-            checked?;
+            let header = checked?;
             let mut body = BytesMut::new();
             while let Some(chunk) = payload.next().await {
                 let chunk = chunk.map_err(|_| {
@@ -48,9 +50,19 @@ impl FromRequest for Body {
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok(Self(body.freeze()))
+            Ok(Self {
+                key: header.map(|header| header.with_body(&body)),
+                bytes: body.freeze(),
+            })
         })
     }
+}
+
+/// The largest body that a request may have, in bytes.
+pub fn body_limit(request: &HttpRequest) -> usize {
+    request
+        .app_data::<web::Data<BodyLimit>>()
+        .map_or(usize::MAX, |limit| limit.0)
 }
 
 fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
@@ -83,7 +95,8 @@ fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
     ))
 }
 
-fn too_large(limit: usize) -> Problem {
+/// The refusal of a larger one.
+pub fn too_large(limit: usize) -> Problem {
     Problem::new(
         Code::PayloadTooLarge,
         format!(
@@ -108,9 +121,15 @@ struct Envelope<'a> {
 }
 
 impl Body {
+    /// The key of a POST that may be made again, if it has one.
+    #[must_use]
+    pub fn key(&self) -> Option<&RequestKey> {
+        self.key.as_ref()
+    }
+
     /// The text, once it is known to be acceptable JSON.
     fn text(&self) -> Result<&str, Problem> {
-        let text = json::check_text(&self.0)?;
+        let text = json::check_text(&self.bytes)?;
         if text.starts_with('\u{feff}') {
             return Err(Problem::new(
                 Code::InvalidJson,
@@ -165,7 +184,7 @@ impl Body {
         &'a self,
         schema: Schema,
     ) -> Result<T, Problem> {
-        if self.0.iter().all(u8::is_ascii_whitespace) {
+        if self.bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(T::default());
         }
         self.read(schema)

@@ -138,6 +138,7 @@ fn document() -> Value {
             code.insert("enum".into(), codes);
         }
     }
+    super::openapi_once::describe(&mut document);
     document
 }
 

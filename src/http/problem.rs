@@ -77,7 +77,7 @@ codes! {
     SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
     TurnInProgress "TURN_IN_PROGRESS" 409 "Turn in progress" "A turn of this session is running. Come back after `Retry-After`.";
     TurnCancelled "TURN_CANCELLED" 409 "Turn stopped" "The turn was stopped on request. Send a turn without messages to have the newest message answered.";
-    IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before. Use a new one.";
+    IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before: use a new one. Or, with `Retry-After`, the request of this key is still at work: come back for its answer.";
     PayloadTooLarge "PAYLOAD_TOO_LARGE" 413 "Payload too large" "The detail names the limit and the setting that moves it.";
     UnsupportedMediaType "UNSUPPORTED_MEDIA_TYPE" 415 "Unsupported media type" "Send JSON, with `Content-Type: application/json`.";
     ValidationFailed "VALIDATION_FAILED" 422 "Validation failed" "`errors` names every member that is not what it must be, by JSON pointer.";
@@ -339,6 +339,13 @@ impl From<ServiceError> for Problem {
                 Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
             }
             E::MessageTooLarge { .. } => Self::new(Code::PayloadTooLarge, detail),
+            E::KeyTaken => Self::new(Code::IdempotencyConflict, detail),
+            E::RequestAtWork { retry_after } => {
+                Self::new(Code::IdempotencyConflict, detail).with_retry_after(retry_after)
+            }
+            E::AskedBefore => {
+                Self::new(Code::IdempotencyConflict, detail).with_retry_after(RETRY_AFTER)
+            }
             E::CompactionInProgress { retry_after } => {
                 Self::new(Code::CompactionInProgress, detail).with_retry_after(retry_after)
             }

@@ -1,6 +1,6 @@
 //! `/sessions`: creating, listing, reading, changing, closing, resetting, deleting.
 
-use actix_web::http::{StatusCode, header};
+use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, delete, get, patch, post};
 use serde::Serialize;
@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::cursor;
 use super::extract::{Body, Query, name};
+use super::once::{self, Unread};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw};
 use super::schema::Schema;
@@ -111,19 +112,6 @@ impl SessionBody {
     }
 }
 
-/// The answer to whatever made a session: the session, and its address.
-///
-/// # Errors
-/// A stored part is not readable.
-pub fn created(session: Session) -> Result<HttpResponse, Problem> {
-    let location = format!("/sessions/{}", session.id);
-    let mut response = json(StatusCode::CREATED, &SessionBody::of(session)?)?;
-    if let Ok(location) = header::HeaderValue::from_str(&location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
-}
-
 /// Create a session
 ///
 /// An empty object makes a session with the server's defaults. What an agent says is copied now, so later changes of
@@ -157,8 +145,9 @@ pub async fn create_session(
     body: Body,
 ) -> Result<HttpResponse, Problem> {
     let request: CreateRequest<'_> = body.read_optional(Schema::CreateSession)?;
-    let session = service.create_session(caller, request).await?;
-    created(session)
+    let key = body.key();
+    let work = Box::pin(service.create_session(caller, request, once::session(key)));
+    once::show_created(service.once(caller, key, work).await?)
 }
 
 /// List sessions
@@ -330,11 +319,11 @@ pub async fn close_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service
-        .set_closed(caller, name(&request, "id")?, true)
-        .await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.set_closed(caller, id, true, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Reopen a session
@@ -355,11 +344,11 @@ pub async fn reopen_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service
-        .set_closed(caller, name(&request, "id")?, false)
-        .await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.set_closed(caller, id, false, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Reset a session
@@ -382,7 +371,9 @@ pub async fn reset_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service.reset_session(caller, name(&request, "id")?).await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.reset_session(caller, id, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }

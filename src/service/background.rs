@@ -16,15 +16,15 @@ use uuid::Uuid;
 use super::Service;
 use super::hub::WINDOW;
 use crate::storage::{
-    DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey,
-    Signal, StorageError, TenantId,
+    DeleteOldAnswers, DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS,
+    News, SessionKey, Signal, StorageError, TenantId,
 };
 
 /// How often leases are looked at that have run out.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Leases that are ended at once.
 const SWEPT: i64 = 100;
-/// How often old events are deleted, and how many at once.
+/// How often old events and answers are deleted, and how many at once.
 const TIDY: Duration = Duration::from_hours(1);
 const TIDIED: i64 = 500;
 /// How often other replicas are told at most.
@@ -140,7 +140,7 @@ impl Service {
         Ok(())
     }
 
-    /// Deletes events that have been kept long enough.
+    /// Deletes events and answers that have been kept long enough.
     async fn tidy(self, (): ()) {
         let mut ticks = interval(TIDY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -148,6 +148,9 @@ impl Service {
             ticks.tick().await;
             if let Err(error) = self.delete_old_events().await {
                 tracing::warn!(%error, "old events could not be deleted; it is tried again in an hour");
+            }
+            if let Err(error) = self.delete_old_answers().await {
+                tracing::warn!(%error, "old answers could not be deleted; it is tried again in an hour");
             }
         }
     }
@@ -163,6 +166,19 @@ impl Service {
                 return Ok(());
             }
             // Others write too.
+            sleep(NOTIFY).await;
+        }
+    }
+
+    async fn delete_old_answers(&self) -> Result<(), StorageError> {
+        loop {
+            let delete = DeleteOldAnswers {
+                now: self.now(),
+                limit: TIDIED,
+            };
+            if self.database().write(delete).await? < TIDIED.unsigned_abs() {
+                return Ok(());
+            }
             sleep(NOTIFY).await;
         }
     }

@@ -13,6 +13,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::error::{LONGEST_RETRY, refused};
+use super::once_work::CompactOnce;
 use super::summarizer::Summary;
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
@@ -48,6 +49,9 @@ pub struct CompactRequest {
     pub instructions: Option<String>,
     pub model: Option<String>,
     pub dry_run: bool,
+    /// A client's key, and how the answer is written that is kept under it.
+    #[serde(skip)]
+    pub once: Option<CompactOnce>,
     /// What asks for it: `manual`, `auto` or `overflow`. Never a client's to say.
     #[serde(skip)]
     pub cause: &'static str,
@@ -66,6 +70,7 @@ impl Default for CompactRequest {
             instructions: None,
             model: None,
             dry_run: false,
+            once: None,
             cause: MANUAL,
             seen_version: None,
         }
@@ -83,7 +88,7 @@ impl CompactRequest {
 }
 
 /// What a compaction did, or would do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CompactOutcome {
     /// Why nothing was done.
     pub reason: Option<Reason>,
@@ -151,7 +156,8 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let key = key(caller, id)?;
         if request.dry_run {
-            return self.dry_run(key, id, &request).await;
+            let outcome = self.dry_run(key, id, &request).await?;
+            return self.keep_dry_run(key, outcome, request.once).await;
         }
         if self.inner.draining.is_cancelled() {
             return Err(ServiceError::ShuttingDown);
@@ -297,7 +303,8 @@ impl Service {
             now,
             expires_at: now.plus(bounds.lease),
         };
-        match self.database().write(acquire).await? {
+        let once = request.once.clone();
+        match self.acquire_once(acquire, once.as_ref()).await? {
             Err(refusal) => return Err(refused(refusal, id)),
             Ok(Acquired::HeldUntil(until)) => {
                 let left = u64::try_from(until.0 - now.0).unwrap_or(0);
@@ -333,7 +340,8 @@ impl Service {
                 end: end_of(outcome.as_ref().err()),
                 now: self.now(),
             };
-            if let Err(error) = self.database().write(release).await {
+            let released = self.release_once(release, outcome.as_ref().ok(), once.as_ref());
+            if let Err(error) = released.await {
                 tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
             }
         }
@@ -448,7 +456,8 @@ impl Service {
             },
             now: self.now(),
         };
-        match self.database().write(commit).await? {
+        let once = request.once.as_ref();
+        match self.commit_once(commit, plan.numbers, once).await? {
             // Closed meanwhile: what the run rested on has changed, like any other conflict.
             Committed::Conflict
             | Committed::Refused(WriteRefusal::Closed | WriteRefusal::TurnInProgress(_)) => {
@@ -533,39 +542,6 @@ impl Service {
         tokio::task::spawn_blocking(move || read_batch(&rows, start))
             .await
             .map_err(|_| ServiceError::Internal("a batch could not be read"))
-    }
-
-    /// One record of the chain.
-    ///
-    /// # Errors
-    /// There is no such session or version, or the database failed.
-    pub async fn load_compaction(
-        &self,
-        caller: Caller,
-        id: &str,
-        version: i64,
-    ) -> Result<CompactionRow, ServiceError> {
-        self.load_session(caller, id).await?;
-        let key = key(caller, id)?;
-        let found = self.database().find_compaction(key, version).await?;
-        found.ok_or(ServiceError::CompactionNotFound { version })
-    }
-
-    /// The chain behind a version, oldest first; the flag says whether more follow.
-    ///
-    /// # Errors
-    /// There is no such session, or the database failed.
-    pub async fn list_compactions(
-        &self,
-        caller: Caller,
-        id: &str,
-        after_version: i64,
-        limit: usize,
-    ) -> Result<(Vec<CompactionRow>, bool), ServiceError> {
-        self.load_session(caller, id).await?;
-        let key = key(caller, id)?;
-        let database = self.database();
-        Ok(database.list_compactions(key, after_version, limit).await?)
     }
 }
 

@@ -125,6 +125,22 @@ pub enum ServiceError {
         /// The limit.
         limit: usize,
     },
+    /// A client's key stands for another request.
+    #[error(
+        "This Idempotency-Key was sent here with another body before; a new request takes a new key."
+    )]
+    KeyTaken,
+    /// The request of a client's key has not ended.
+    #[error(
+        "The request that came first with this Idempotency-Key is still at work; come back for its answer."
+    )]
+    RequestAtWork {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A client's key was taken, and is free again or its answer cannot be shown.
+    #[error("The request that came with this Idempotency-Key was overtaken; send it again.")]
+    AskedBefore,
     /// The session is being compacted.
     #[error("A compaction of this session is running; its result will be in …/compactions.")]
     CompactionInProgress {

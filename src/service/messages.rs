@@ -4,11 +4,12 @@ use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
 use super::ids::message_id;
+use super::once::{RequestKey, append_kept};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
-    AppendMessages, AppendRefusal, ContextHead, CountRestore, Heal, MessageFilter, MessageRow,
-    Order, SessionKey, StoredRef, Timestamp, WriteRefusal,
+    AppendMessages, AppendOutcome, AppendRefusal, ContextHead, CountRestore, Heal, MessageFilter,
+    MessageRow, Order, SessionKey, StoredRef, Timestamp, WriteRefusal,
 };
 
 /// What to append.
@@ -183,6 +184,7 @@ impl Service {
         caller: Caller,
         session: &str,
         request: AppendRequest<'_>,
+        once: Option<&RequestKey>,
     ) -> Result<Appended, ServiceError> {
         let key = key(caller, session)?;
         let messages = self.read_messages(&request.messages)?;
@@ -195,9 +197,14 @@ impl Service {
             key,
             messages,
             expected_last_seq: request.expected_last_seq,
+            again: false,
             now: self.now(),
         };
-        let outcome = self.database().write(append).await?;
+        let keep = move |outcome: &Result<AppendOutcome, AppendRefusal>| match outcome {
+            Ok(outcome) => append_kept(key, outcome),
+            Err(_) => Ok(None),
+        };
+        let outcome = self.write_once(key.tenant, once, append, keep).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
         self.inner.metrics.count_append(echo.len(), bytes);
         if outcome.made_due {

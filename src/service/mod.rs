@@ -18,6 +18,9 @@ mod hub;
 mod layout;
 mod messages;
 mod metrics;
+mod once;
+mod once_work;
+mod records;
 mod rendering;
 mod replay;
 mod rewrites;
@@ -52,6 +55,8 @@ pub use health::{Check, Health};
 pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
+pub use once::{Answered, RequestKey, Shown, Template};
+pub use once_work::{CompactOnce, TurnAgain};
 pub use replay::Replayed;
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
@@ -112,6 +117,8 @@ pub struct Bounds {
     pub compaction_deadline: Duration,
     /// Sessions that are compacted at once without being asked for.
     pub auto_concurrency: usize,
+    /// How long an answer is kept under a client's key.
+    pub answers: Duration,
     /// How long such a compaction waits behind its first failure.
     pub auto_first_wait: Duration,
 }

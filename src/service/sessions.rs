@@ -5,14 +5,15 @@ use serde_json::value::RawValue;
 
 use super::error::refused;
 use super::ids::session_id;
+use super::once::{Shown, session_kept};
 use super::{Agent, AgentDocument, Caller, Service, ServiceError, key};
 use crate::domain::json;
 use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, DeleteSession, Edit, NewSession, ResetSession, SessionChange,
-    SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
+    ChangeSession, CreateSession, DeleteSession, Edit, Kept, NewSession, ResetSession,
+    SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
 
 /// Whole numbers up to here are exact as floats.
@@ -163,6 +164,7 @@ impl Service {
         &self,
         caller: Caller,
         request: CreateRequest<'_>,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         self.check_size("metadata", request.metadata)?;
         self.check_size("modelThinking", request.model_thinking)?;
@@ -181,7 +183,19 @@ impl Service {
             session: new,
             now: self.now(),
         };
-        self.read_marked(self.database().write(create).await?)
+        let (request, show) = once.unzip();
+        let keep = move |row: &SessionRow| {
+            let kept = show.map(|show| session_kept(row, show)).transpose()?;
+            // It holds no messages, so no edit of them takes it away.
+            Ok(kept.map(|kept| Kept {
+                shows_history: false,
+                ..kept
+            }))
+        };
+        let row = self
+            .write_once(caller.tenant, request, create, keep)
+            .await?;
+        self.read_marked(row)
     }
 
     /// Reads a session behind a write that may have made it due for a compaction.
@@ -335,7 +349,7 @@ impl Service {
             auto_compact: request.auto_compact,
             closed: None,
         };
-        self.change_session(key, id, change).await
+        self.change_session(key, id, change, None).await
     }
 
     /// Makes a session read-only, or takes that back. Saying it twice changes nothing.
@@ -347,12 +361,14 @@ impl Service {
         caller: Caller,
         id: &str,
         closed: bool,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let change = SessionChange {
             closed: Some(closed),
             ..SessionChange::default()
         };
-        self.change_session(key(caller, id)?, id, change).await
+        self.change_session(key(caller, id)?, id, change, once)
+            .await
     }
 
     async fn change_session(
@@ -360,12 +376,11 @@ impl Service {
         key: SessionKey,
         id: &str,
         change: SessionChange,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let now = self.now();
-        let changed = self
-            .database()
-            .write(ChangeSession { key, change, now })
-            .await?;
+        let write = ChangeSession { key, change, now };
+        let changed = self.write_shown(key, write, once).await?;
         self.read_marked(changed.map_err(|refusal| refused(refusal, id))?)
     }
 
@@ -373,10 +388,17 @@ impl Service {
     ///
     /// # Errors
     /// There is no such session, it is closed, or the database failed.
-    pub async fn reset_session(&self, caller: Caller, id: &str) -> Result<Session, ServiceError> {
+    pub async fn reset_session(
+        &self,
+        caller: Caller,
+        id: &str,
+        once: Option<Shown<'_, Session>>,
+    ) -> Result<Session, ServiceError> {
         let key = key(caller, id)?;
         let now = self.now();
-        let reset = self.database().write(ResetSession { key, now }).await?;
+        let reset = self
+            .write_shown(key, ResetSession { key, now }, once)
+            .await?;
         Session::read(reset.map_err(|refusal| refused(refusal, id))?)
     }
 

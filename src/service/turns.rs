@@ -21,7 +21,9 @@ use super::context::TailReader;
 use super::dispatch::{DispatchRequest, Dispatched};
 use super::error::{Overflow, shorten};
 use super::messages::append_refused;
-use super::{Caller, ListedMessage, ModelAt, Service, ServiceError, ids, key};
+use super::{
+    Caller, ListedMessage, ModelAt, RequestKey, Service, ServiceError, ids, key,
+};
 use crate::domain::json;
 use crate::domain::message::{Annotations, Role};
 use crate::domain::size;
@@ -153,6 +155,7 @@ impl Service {
         caller: Caller,
         session: &str,
         request: TurnRequest<'_>,
+        once: Option<&RequestKey>,
     ) -> Result<Running, ServiceError> {
         let key = key(caller, session)?;
         if self.inner.draining.is_cancelled() {
@@ -171,6 +174,7 @@ impl Service {
                 key,
                 messages: self.read_messages(&request.messages)?,
                 expected_last_seq: None,
+                again: false,
                 now,
             },
             model: at.model.clone(),
@@ -209,9 +213,10 @@ impl Service {
         let (sender, begun) = oneshot::channel();
         let (finished, end) = oneshot::channel();
         let (service, session) = (self.clone(), session.to_owned());
+        let once = once.cloned();
         // From here on the client may go away.
         let run = async move {
-            let begun = service.store_begin(write, &session).await;
+            let begun = service.store_begin(write, &session, once).await;
             let runs = begun.as_ref().is_ok_and(|turn| turn.row.ended_at.is_none());
             drop(sender.send(begun));
             if runs {
@@ -230,10 +235,15 @@ impl Service {
         })
     }
 
-    async fn store_begin(&self, write: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
+    async fn store_begin(
+        &self,
+        write: BeginTurn,
+        session: &str,
+        once: Option<RequestKey>,
+    ) -> Result<Turn, ServiceError> {
         let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
-        let Begun { turn, appended } = match self.database().write(write).await? {
+        let Begun { turn, appended } = match self.begin_once(write, once).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
@@ -373,7 +383,7 @@ impl Service {
 
     async fn ask(&self, work: &Work, done: &mut Done) -> Result<Answer, ServiceError> {
         let first = self
-            .dispatch(work.caller, &work.session, &work.dispatch)
+            .dispatch(work.caller, &work.session, &work.dispatch, None)
             .await?;
         done.dispatch = Some(first.n);
         let before = first.tokens.after;
@@ -477,40 +487,6 @@ impl Service {
         })
     }
 
-    /// One turn of a session.
-    ///
-    /// # Errors
-    /// There is no such session or turn, or the database failed.
-    pub async fn load_turn(
-        &self,
-        caller: Caller,
-        session: &str,
-        id: &str,
-    ) -> Result<Turn, ServiceError> {
-        let key = key(caller, session)?;
-        self.load_head(key, session).await?;
-        let not_found = || ServiceError::TurnNotFound { id: shorten(id) };
-        let uuid = ids::parse_turn_id(id).ok_or_else(not_found)?;
-        let row = self.database().find_turn(key, uuid).await?;
-        self.show_turn(key, row.ok_or_else(not_found)?).await
-    }
-
-    /// The turns before one, newest first, without their messages; the flag says whether more follow.
-    ///
-    /// # Errors
-    /// There is no such session, or the database failed.
-    pub async fn list_turns(
-        &self,
-        caller: Caller,
-        session: &str,
-        before: Uuid,
-        limit: usize,
-    ) -> Result<(Vec<TurnRow>, bool), ServiceError> {
-        let key = key(caller, session)?;
-        self.load_head(key, session).await?;
-        Ok(self.database().list_turns(key, before, limit).await?)
-    }
-
     /// Stops a turn; one that is over stays as it is.
     ///
     /// # Errors
@@ -547,7 +523,11 @@ impl Service {
     }
 
     /// A turn with its messages.
-    async fn show_turn(&self, key: SessionKey, row: TurnRow) -> Result<Turn, ServiceError> {
+    pub(super) async fn show_turn(
+        &self,
+        key: SessionKey,
+        row: TurnRow,
+    ) -> Result<Turn, ServiceError> {
         let messages = match (row.first_seq, row.last_seq) {
             (Some(first), Some(last)) => self.messages_between(key, first, last).await?,
             _ => Vec::new(),

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::dispatches::note_rewrite;
 use super::elisions;
 use super::messages::MessageRow;
+use super::once;
 use super::rewrites::{activate_newest, finish, forget_summaries, settle, signed};
 use super::search::{self, IndexChunk};
 use super::sessions::{WriteRefusal, lock_idle};
@@ -94,6 +95,7 @@ impl Write for EditMessage {
                     forget_summaries(conn, self.key, old.seq).await?;
                 }
                 elisions::forget(conn, self.key, old.seq, old.seq).await?;
+                once::forget_answers(conn, self.key).await?;
                 let kept = session.tail()?;
                 settle(conn, self.key, session.last_seq, Some(&kept), self.now).await?;
                 let kind = match self.message {

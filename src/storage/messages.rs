@@ -28,6 +28,8 @@ pub struct AppendMessages {
     pub messages: Vec<(String, Message)>,
     /// The `lastSeq` that the client believes in.
     pub expected_last_seq: Option<i64>,
+    /// Any of them may be there already, not only those whose id the client chose.
+    pub again: bool,
     /// When.
     pub now: Timestamp,
 }
@@ -175,11 +177,11 @@ impl AppendMessages {
         }))
     }
 
-    /// The messages of this request that were stored before, by id. Only a client's ids can be.
+    /// The messages of this request that were stored before, by id. Unless they are sent again, only a client's ids can be.
     async fn find_known(&self, conn: &mut Conn<'_>) -> Result<HashMap<String, StoredRef>> {
         let mut known = HashMap::new();
         for (id, message) in &self.messages {
-            if message.annotations.id.is_none() {
+            if message.annotations.id.is_none() && !self.again {
                 continue;
             }
             let stored: Option<StoredRef> = on_both!(conn, c => sqlx::query_as(

@@ -25,6 +25,7 @@ mod landmarks;
 mod leases;
 mod listen;
 mod messages;
+mod once;
 mod rewrites;
 mod search;
 mod sessions;
@@ -63,6 +64,10 @@ pub use leases::{
 pub use listen::{ListenUrl, Listener};
 pub use messages::{
     AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
+};
+pub use once::{
+    BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen,
+    SettleTurn,
 };
 pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::dispatches::note_rewrite;
 use super::due::Marking;
 use super::elisions;
+use super::once;
 use super::search;
 use super::sessions::{
     SessionRow, WriteRefusal, count_events, lock, lock_idle, lock_open, store_counters,
@@ -68,6 +69,7 @@ impl Write for Rewind {
             // A summary tells of all that it covers, so also of what is forgotten here.
             forget_summaries(conn, self.key, first_gone).await?;
             elisions::forget(conn, self.key, first_gone, i64::MAX).await?;
+            once::forget_answers(conn, self.key).await?;
             settle(conn, self.key, before.last_seq, None, self.now).await?;
             // What an earlier rewind took away was not there for any dispatch since.
             let last_kept = first_gone - 1;

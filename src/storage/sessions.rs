@@ -9,7 +9,7 @@ use super::events::{self, News, Signal};
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
-    on_both, one_more, reading, search, spell, take_page, turns, unspell,
+    on_both, once, one_more, reading, search, spell, take_page, turns, unspell,
 };
 use crate::domain::auto_compaction::{Load, Standing};
 use crate::domain::event::{Change, Event};
@@ -434,6 +434,7 @@ impl Write for ResetSession {
                     .map(drop))?;
             }
             dispatches::forget_all(conn, self.key).await?;
+            once::forget_answers(conn, self.key).await?;
             search::unindex_after(conn, self.key, 0).await?;
             // last_seq stays: a seq is never used twice.
             let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(

@@ -304,6 +304,7 @@ impl Write for EndTurn {
                         key: self.key,
                         messages: vec![answer.message],
                         expected_last_seq: None,
+                        again: false,
                         now: self.now,
                     };
                     match append.append(conn, &session).await? {

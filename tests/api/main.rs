@@ -22,6 +22,7 @@ mod crash;
 mod dispatch;
 mod events;
 mod fixtures;
+mod idempotency;
 mod landmarks;
 mod openapi;
 mod problems;

@@ -32,7 +32,7 @@ impl Service {
             below: Some(before),
             ..work.dispatch.clone()
         };
-        match self.dispatch(work.caller, &work.session, &request).await {
+        match self.dispatch(work.caller, &work.session, &request, None).await {
             Ok(smaller) => Ok(Some(smaller)),
             Err(ServiceError::NothingFreed) => Ok(None),
             Err(error) => Err(error),
