@@ -66,6 +66,7 @@ pub struct Settings {
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
+    pub retention: RetentionSettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
@@ -125,6 +126,14 @@ pub struct EventSettings {
     pub retention_days: u64,
     pub keep_alive_seconds: u64,
     pub poll_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionSettings {
+    /// 0 is for ever.
+    pub days: u32,
+    pub interval_minutes: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -459,6 +468,14 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
+    }
+}
+
+impl RetentionSettings {
+    /// How long from one look for old sessions to the next.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_mins(self.interval_minutes)
     }
 }
 

@@ -122,6 +122,8 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("events.retention_days", Takes::Whole(1, 3_650)),
     opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
     opt("events.poll_ms", Takes::Whole(100, 60_000)),
+    opt("retention.days", Takes::Whole(0, 36_500)),
+    opt("retention.interval_minutes", Takes::Whole(1, 10_080)),
     opt(
         "tokens.counter",
         Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),

@@ -19,10 +19,12 @@ mod messages;
 mod metrics;
 mod rendering;
 mod replay;
+mod retention;
 mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod transfer;
 mod turns;
 
 use std::sync::Arc;
@@ -49,11 +51,13 @@ pub use hub::Hub;
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::Metrics;
 pub use replay::Replayed;
+pub use retention::{PruneReport, PruneRequest, PrunedSession, RetentionTimes};
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use transfer::{Exported, ImportRequest, Imported, Selection, TransferError};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::search::Indexing;
@@ -123,6 +127,7 @@ struct Inner {
     defaults: Defaults,
     bounds: Bounds,
     times: EventTimes,
+    retention: RetentionTimes,
     hub: Arc<Hub>,
     counter: Counter,
     clock: fn() -> OffsetDateTime,
@@ -151,6 +156,8 @@ pub struct Parts {
     pub bounds: Bounds,
     /// Times of events.
     pub events: EventTimes,
+    /// How long sessions are kept.
+    pub retention: RetentionTimes,
     /// What counts tokens.
     pub counter: Counter,
     /// The present.
@@ -172,6 +179,7 @@ impl Service {
                 defaults: parts.defaults,
                 bounds: parts.bounds,
                 times: parts.events,
+                retention: parts.retention,
                 hub: Arc::default(),
                 counter: parts.counter,
                 clock: parts.clock,

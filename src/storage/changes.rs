@@ -51,6 +51,8 @@ pub struct SessionChange {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    /// Days that it is kept behind its last write; `Some(None)`: what the tenant or the server says.
+    pub retention_days: Option<Option<i64>>,
     /// `true` closes, `false` reopens.
     pub closed: Option<bool>,
 }
@@ -140,7 +142,7 @@ impl Write for ChangeSession {
             let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET title = $3, model = $4, metadata = $5, compact_count = $6, \
                  compaction = $7, pruning = $8, auto_compact = $9, status = $10, closed_at = $11, \
-                 updated_at = $12, event_seq = event_seq + 1, ",
+                 updated_at = $12, retention_days = $15, event_seq = event_seq + 1, ",
                 marking!(),
                 " WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
@@ -159,6 +161,7 @@ impl Write for ChangeSession {
             .bind(self.now)
             .bind(marking.due_at)
             .bind(marking.afresh)
+            .bind(change.retention_days.unwrap_or(before.retention_days))
             .fetch_one(c)
             .await)?;
             let (totals, seq) = (after.totals(), None);
