@@ -23,6 +23,7 @@ mod dispatch;
 mod events;
 mod fixtures;
 mod landmarks;
+mod lifecycle;
 mod openapi;
 mod problems;
 mod random_histories;
