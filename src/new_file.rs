@@ -89,7 +89,7 @@ impl NewFile {
             }
             // Some file systems know no links; there a file that was made in this moment would be overwritten.
             Err(_) => {
-                std::fs::rename(&self.path, &self.target).map_err(|source| self.failed(source))?
+                std::fs::rename(&self.path, &self.target).map_err(|source| self.failed(source))?;
             }
         }
         let directory = self.target.parent();

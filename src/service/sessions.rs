@@ -11,8 +11,8 @@ use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, Edit, HideSession, NewSession, ResetSession, SessionChange,
-    SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
+    ChangeSession, CreateSession, DaysEdit, Edit, HideSession, NewSession, ResetSession,
+    SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
 
 /// Whole numbers up to here are exact as floats.
@@ -44,11 +44,9 @@ pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     whole(deserializer)?.ok_or_else(|| D::Error::custom("a whole number is expected"))
 }
 
-/// As [`whole`], where `null` says something too.
-fn whole_or_null<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Option<i64>>, D::Error> {
-    whole(deserializer).map(Some)
+/// Days as `PATCH` gives them, where `null` says something too.
+fn days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DaysEdit, D::Error> {
+    whole(deserializer).map(DaysEdit::Set)
 }
 
 /// What a session is created with. All optional; the schema says what each member takes.
@@ -90,8 +88,8 @@ pub struct PatchRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
-    #[serde(deserialize_with = "whole_or_null")]
-    pub retention_days: Option<Option<i64>>,
+    #[serde(deserialize_with = "days")]
+    pub retention_days: DaysEdit,
 }
 
 /// A session as clients see it.

@@ -38,6 +38,25 @@ impl Edit {
     }
 }
 
+/// What becomes of the days that a session is kept behind its last write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DaysEdit {
+    /// They stay.
+    #[default]
+    Keep,
+    /// So many, 0 for ever; `None`: what the tenant or the server says.
+    Set(Option<i64>),
+}
+
+impl DaysEdit {
+    fn laid_over(self, stored: Option<i64>) -> Option<i64> {
+        match self {
+            Self::Keep => stored,
+            Self::Set(days) => days,
+        }
+    }
+}
+
 /// What `PATCH` changes; what is absent stays.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "the columns are described in the migration")]
@@ -51,8 +70,7 @@ pub struct SessionChange {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
-    /// Days that it is kept behind its last write; `Some(None)`: what the tenant or the server says.
-    pub retention_days: Option<Option<i64>>,
+    pub retention_days: DaysEdit,
     /// `true` closes, `false` reopens.
     pub closed: Option<bool>,
 }
@@ -161,7 +179,7 @@ impl Write for ChangeSession {
             .bind(self.now)
             .bind(marking.due_at)
             .bind(marking.afresh)
-            .bind(change.retention_days.unwrap_or(before.retention_days))
+            .bind(change.retention_days.laid_over(before.retention_days))
             .fetch_one(c)
             .await)?;
             let (totals, seq) = (after.totals(), None);

@@ -46,7 +46,7 @@ use tokio::sync::broadcast;
 
 pub use agents::{DeleteAgent, PutAgent, StoredAgent};
 pub use backup::{Backup, BackupError, back_up};
-pub use changes::{ChangeSession, Edit, SessionChange};
+pub use changes::{ChangeSession, DaysEdit, Edit, SessionChange};
 pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };

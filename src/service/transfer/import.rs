@@ -130,13 +130,11 @@ impl Import<'_> {
         }
         // An end within the file would hide what follows.
         let mut rest = [0; 1];
-        match input.read(&mut rest).map_err(TransferError::Read)? {
-            0 => Ok(()),
-            _ => {
-                self.line += 1;
-                Err(self.wrong("it stands behind the end"))
-            }
+        if input.read(&mut rest).map_err(TransferError::Read)? > 0 {
+            self.line += 1;
+            return Err(self.wrong("it stands behind the end"));
         }
+        Ok(())
     }
 
     /// Reads a line with its line feed, without which it is cut off.
@@ -316,13 +314,13 @@ impl Import<'_> {
             labels,
             now: self.service.now(),
         };
-        let mut begun = database.write(begin.clone()).await?;
-        if begun == ImportBegun::Hidden {
+        let mut outcome = database.write(begin.clone()).await?;
+        if outcome == ImportBegun::Hidden {
             // What an import or a deletion left behind is in nobody's way.
             self.service.delete_rest(key).await;
-            begun = database.write(begin).await?;
+            outcome = database.write(begin).await?;
         }
-        match begun {
+        match outcome {
             ImportBegun::Yes => Ok(true),
             ImportBegun::Exists => Ok(false),
             ImportBegun::Hidden => Err(self.wrong(

@@ -389,3 +389,70 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::storage::{Database, Options, Url};
+
+    /// Tables with rows of sessions that do not travel: events tell, leases end, the others are made anew.
+    const STAY: [&str; 4] = ["events", "leases", "search_rows", "session_metadata"];
+    /// Columns that do not: whose it is and which, and what the import decides.
+    const OWN: [&str; 5] = ["tenant_id", "session_id", "id", "indexed_seq", "deleted_at"];
+
+    async fn columns() -> Vec<(String, String, bool)> {
+        let directory = tempfile::tempdir().unwrap();
+        let url = Url::Sqlite(directory.path().join("columns.db"));
+        let options = Options {
+            max_connections: 1,
+            readers: 1,
+            acquire_timeout: Duration::from_secs(10),
+            busy_timeout: Duration::from_secs(10),
+        };
+        Database::migrate(&url, &options).await.unwrap();
+        let database = Database::open(&url, &options).await.unwrap();
+        let Database::Sqlite { readers, .. } = &database else {
+            panic!("an SQLite database");
+        };
+        let found = sqlx::query_as(
+            "SELECT tables.name, columns.name, columns.\"notnull\" FROM pragma_table_list AS tables, \
+             pragma_table_info(tables.name) AS columns WHERE tables.type = 'table'",
+        )
+        .fetch_all(readers)
+        .await
+        .unwrap();
+        database.close().await;
+        found
+    }
+
+    #[tokio::test]
+    async fn every_column_of_a_session_travels_or_is_named_among_those_that_stay() {
+        let columns = columns().await;
+        let of_sessions = columns
+            .iter()
+            .filter(|(_, column, _)| column == "session_id")
+            .map(|(table, ..)| table.as_str());
+        for table in of_sessions.clone().filter(|table| !STAY.contains(table)) {
+            let listed = TABLES.iter().any(|known| known.name == table);
+            assert!(listed, "`{table}` neither travels nor is it named in STAY");
+        }
+        for stays in STAY {
+            assert!(of_sessions.clone().any(|table| table == stays), "{stays}");
+        }
+        for table in TABLES.iter().chain([&SESSIONS]) {
+            let own = |name: &str| OWN.contains(&name) && table.place(name).is_none();
+            let mut found: Vec<_> = columns
+                .iter()
+                .filter(|(of, name, _)| of == table.name && !own(name))
+                .map(|(_, name, must)| (name.as_str(), !must))
+                .collect();
+            let listed = table.columns.iter();
+            let mut listed: Vec<_> = listed.map(|one| (one.name, one.nullable)).collect();
+            found.sort_unstable();
+            listed.sort_unstable();
+            assert_eq!(found, listed, "the columns of `{}`", table.name);
+        }
+    }
+}

@@ -45,6 +45,21 @@ async fn sessions_are_the_same_in_another_database(
     let file = export(&here, "all.jsonl", &["--all"]).await;
     let text = std::fs::read_to_string(&file).expect("the export");
 
+    for seen in [
+        r#"{"type":"elision","#,
+        r#"{"type":"dispatch","#,
+        r#"{"type":"dispatch_marks","#,
+        r#"{"type":"rewrite","#,
+        r#""summary":null"#,
+        r#""summary":"#,
+        r#""erased":true"#,
+        r#""fill":""#,
+        r#""kind":"replaced""#,
+        r#""kind":"rewound""#,
+    ] {
+        assert!(text.contains(seen), "the stories have {seen}");
+    }
+
     let checked = import(&there, &file, &["--dry-run"]).await;
     assert!(checked.contains("would be imported"), "{checked}");
     let list = there.get("/sessions").await.expect(200).json();
