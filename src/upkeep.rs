@@ -294,7 +294,11 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         's' => 1,
         _ => return Err(TAKES.to_owned()),
     };
-    let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| TAKES)?;
+    let number: u64 = text
+        .strip_suffix(unit)
+        .unwrap_or_default()
+        .parse()
+        .map_err(|_| TAKES)?;
     let span = number.checked_mul(seconds).map(Duration::from_secs);
     span.ok_or_else(|| TAKES.to_owned())
 }

@@ -26,7 +26,7 @@ pub async fn tell(http: &Http, dice: &mut Dice, steps: usize) -> Vec<String> {
     let body = json!({
         "title": "Ünïcode \u{0} and \u{1F980}",
         "metadata": {"customer": "42", "n": 1.50, "deep": {"a": [1, 2]}},
-        "pruning": {"budgetTokens": 1_500, "maxToolResultBytes": 400, "keepHeadBytes": 50, "keepTailBytes": 50},
+        "pruning": {"enabled": true, "budgetTokens": 300, "protectRecentTurns": 0, "maxToolResultBytes": 200, "keepHeadBytes": 50, "keepTailBytes": 50},
         "retentionDays": 12,
         "messages": [{"role": "system", "content": "be brief"}],
     });
