@@ -15,6 +15,7 @@
 mod mistake;
 mod options;
 mod policies;
+mod retention;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
 pub use self::policies::{AutoCompactSettings, PruningSettings, When};
+pub use self::retention::RetentionSettings;
 use self::sources::Chosen;
 
 /// The documentation of the configuration, and the lowest layer of it.
@@ -126,14 +128,6 @@ pub struct EventSettings {
     pub retention_days: u64,
     pub keep_alive_seconds: u64,
     pub poll_ms: u64,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RetentionSettings {
-    /// 0 is for ever.
-    pub days: u32,
-    pub interval_minutes: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -468,14 +462,6 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
-    }
-}
-
-impl RetentionSettings {
-    /// How long from one look for old sessions to the next.
-    #[must_use]
-    pub fn interval(&self) -> Duration {
-        Duration::from_mins(self.interval_minutes)
     }
 }
 
