@@ -23,8 +23,8 @@ use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{
-    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, Service, ServiceError,
-    Summarizer,
+    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, RetentionTimes, Service,
+    ServiceError, Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
 
@@ -42,6 +42,15 @@ pub enum StartError {
     /// The schema could not be brought up to date.
     #[error("cannot prepare the database {database}")]
     Migrate {
+        /// Which database, without its password.
+        database: String,
+        /// Why.
+        #[source]
+        source: MigrateError,
+    },
+    /// Its schema is not the one of this program.
+    #[error("cannot use the database {database}")]
+    Schema {
         /// Which database, without its password.
         database: String,
         /// Why.
@@ -134,7 +143,7 @@ fn database_options(settings: &Settings) -> Options {
     }
 }
 
-fn parse_url(settings: &Settings) -> Result<Url, StartError> {
+pub(crate) fn parse_url(settings: &Settings) -> Result<Url, StartError> {
     Url::parse(settings.database_url.expose()).map_err(StartError::DatabaseUrl)
 }
 
@@ -204,6 +213,10 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             poll: settings.events.poll(),
             retention: settings.events.retention(),
         },
+        retention: RetentionTimes {
+            days: i64::from(settings.retention.days),
+            interval: settings.retention.interval(),
+        },
         clock: OffsetDateTime::now_utc,
         new_id: Uuid::now_v7,
         runtime: Handle::current(),
@@ -227,7 +240,16 @@ pub async fn explain(
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
-    if let Url::Sqlite(path) = parse_url(settings)?
+    let (service, database) = open_beside(settings).await?;
+    let explained = service.explain(Caller::DEFAULT, session, n).await;
+    database.close().await;
+    explained.map_err(StartError::Explain)
+}
+
+/// Opens a database that is there and up to date, beside whoever serves it; nothing is begun in the background.
+pub(crate) async fn open_beside(settings: &Settings) -> Result<(Service, Database), StartError> {
+    let url = parse_url(settings)?;
+    if let Url::Sqlite(path) = &url
         && !path.is_file()
     {
         return Err(StartError::NoDatabase(path.display().to_string()));
@@ -235,9 +257,14 @@ pub async fn explain(
     let Opened {
         service, database, ..
     } = open(settings).await?;
-    let explained = service.explain(Caller::DEFAULT, session, n).await;
-    database.close().await;
-    explained.map_err(StartError::Explain)
+    if let Err(source) = database.check_schema().await {
+        database.close().await;
+        return Err(StartError::Schema {
+            database: url.describe(),
+            source,
+        });
+    }
+    Ok((service, database))
 }
 
 impl Application {

@@ -15,6 +15,7 @@
 mod mistake;
 mod options;
 mod policies;
+mod retention;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
 pub use self::policies::{AutoCompactSettings, PruningSettings, When};
+pub use self::retention::RetentionSettings;
 use self::sources::Chosen;
 
 /// The documentation of the configuration, and the lowest layer of it.
@@ -72,6 +74,7 @@ pub struct Settings {
     pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
     pub idempotency: IdempotencySettings,
+    pub retention: RetentionSettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }

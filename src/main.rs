@@ -7,6 +7,7 @@ use std::{
     error::Error,
     fmt::Write as _,
     io::{self, Write as _},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
@@ -16,7 +17,9 @@ use precis::{
     app::{self, Application, StartError},
     config::{ConfigError, DEFAULTS, Settings},
     http,
+    service::{ImportRequest, PruneRequest},
     telemetry::{self, Telemetry, TelemetryError},
+    upkeep::{self, UpkeepError},
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -49,6 +52,62 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Delete sessions that have been kept long enough, beside a running service
+    PruneStore {
+        /// Sessions without retention days of their own: those not written to for this long, such as 30d
+        #[arg(long, value_parser = upkeep::parse_span)]
+        older_than: Option<Duration>,
+        /// Only this tenant's
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Only say what would be deleted
+        #[arg(long)]
+        dry_run: bool,
+        /// Name each session
+        #[arg(long)]
+        verbose: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy an SQLite database into a new file, beside a running service
+    Backup {
+        /// The file to make
+        file: PathBuf,
+    },
+    /// Write sessions as JSON Lines
+    #[command(group = clap::ArgGroup::new("which").required(true).multiple(true).args(["session", "tenant", "all"]))]
+    Export {
+        /// This session; may be given several times
+        #[arg(long, conflicts_with = "all")]
+        session: Vec<String>,
+        /// All of this tenant, or where the sessions are looked for
+        #[arg(long, conflicts_with = "all")]
+        tenant: Option<String>,
+        /// All of all tenants
+        #[arg(long)]
+        all: bool,
+        /// The file to make; standard output unless given
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
+    /// Read sessions that were exported
+    Import {
+        /// The file; standard input unless given
+        file: Option<PathBuf>,
+        /// Into this tenant, whatever the file says
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Give the sessions new ids
+        #[arg(long, conflicts_with = "skip_existing")]
+        new_ids: bool,
+        /// Leave sessions as they are that are there already
+        #[arg(long)]
+        skip_existing: bool,
+        /// Check everything and store nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Print every option with its meaning and default, as a TOML file to start from
@@ -63,6 +122,8 @@ enum Failure {
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Upkeep(#[from] UpkeepError),
     #[error("cannot start the threads of the service")]
     Runtime(#[source] io::Error),
     #[error("cannot write to standard output")]
@@ -116,6 +177,13 @@ fn run(command: Command) -> Result<(), Failure> {
                 explained.to_string()
             })
         }
+        Command::PruneStore { .. }
+        | Command::Backup { .. }
+        | Command::Export { .. }
+        | Command::Import { .. } => {
+            let (settings, runtime) = prepare()?;
+            runtime.block_on(Box::pin(keep_up(&settings, command)))
+        }
         Command::Openapi => print(http::openapi_json().trim_end()),
         Command::Config => print(DEFAULTS.trim_end()),
     }
@@ -129,6 +197,69 @@ fn prepare() -> Result<(Settings, Runtime, Telemetry), Failure> {
         .map_err(Failure::Runtime)?;
     let telemetry = telemetry::init(&settings, runtime.handle())?;
     Ok((settings, runtime, telemetry))
+}
+
+/// What is done beside the running service.
+async fn keep_up(settings: &Settings, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::PruneStore {
+            older_than,
+            tenant,
+            dry_run,
+            verbose,
+            json,
+        } => {
+            let request = PruneRequest {
+                older_than,
+                tenant,
+                dry_run,
+            };
+            let report = upkeep::prune_store(settings, &request).await?;
+            print(&if json {
+                report.to_json()
+            } else {
+                upkeep::describe_pruned(&report, verbose)
+            })
+        }
+        Command::Backup { file } => {
+            let made = upkeep::backup(settings, &file).await?;
+            print(&format!(
+                "{}: {} bytes, schema {}, checked",
+                file.display(),
+                made.bytes,
+                made.schema
+            ))
+        }
+        Command::Export {
+            session,
+            tenant,
+            all,
+            output,
+        } => {
+            let selection = upkeep::selection(&session, tenant, all)?;
+            let done = upkeep::export(settings, &selection, output.as_deref()).await?;
+            // Standard output may be the export itself.
+            writeln!(io::stderr(), "{done}").ok();
+            Ok(())
+        }
+        Command::Import {
+            file,
+            tenant,
+            new_ids,
+            skip_existing,
+            dry_run,
+        } => {
+            let request = ImportRequest {
+                tenant,
+                new_ids,
+                skip_existing,
+                dry_run,
+                line_bytes: 0,
+            };
+            print(&upkeep::import(settings, request, file.as_deref()).await?)
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn serve(settings: Settings) -> Result<(), Failure> {
@@ -164,7 +295,11 @@ fn explain(failure: &Failure) -> String {
         Failure::Start(_) => {
             "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."
         }
-        Failure::Telemetry(_) | Failure::Runtime(_) | Failure::Output(_) | Failure::Crypto => {
+        Failure::Upkeep(_)
+        | Failure::Telemetry(_)
+        | Failure::Runtime(_)
+        | Failure::Output(_)
+        | Failure::Crypto => {
             return text;
         }
     };

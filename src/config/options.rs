@@ -127,6 +127,8 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
     opt("events.poll_ms", Takes::Whole(100, 60_000)),
     opt("idempotency.hours", Takes::Whole(1, 8_760)),
+    opt("retention.days", Takes::Whole(0, 36_500)),
+    opt("retention.interval_minutes", Takes::Whole(1, 10_080)),
     opt(
         "tokens.counter",
         Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),

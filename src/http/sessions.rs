@@ -61,6 +61,10 @@ pub struct SessionBody {
     pruning: PruningPolicy,
     #[schema(value_type = Object)]
     auto_compact: AutoCompactPolicy,
+    /// Days behind its last write (`updatedAt`) after which it is deleted; `null`: what the tenant says, or else the
+    /// server; 0: never.
+    #[schema(example = 90)]
+    retention_days: Option<i64>,
     /// What else was copied from the agent when the session was created.
     #[schema(value_type = Option<Object>)]
     agent: Option<AgentDocument>,
@@ -101,6 +105,7 @@ impl SessionBody {
             compaction: session.compaction,
             pruning: session.pruning,
             auto_compact: session.auto_compact,
+            retention_days: row.retention_days,
             agent: session.agent,
             message_count: row.message_count,
             history_length: row.history_length,

@@ -1,6 +1,6 @@
 //! What a replica does without being asked: it passes signals on, looks into the database for what no
-//! signal told of, ends the leases of dead processes, and deletes old events. Automatic compactions, which
-//! are begun here as well, have a module of their own.
+//! signal told of, ends the leases of dead processes, and deletes old events. Automatic compactions and
+//! the deletion of old sessions, which are begun here as well, have modules of their own.
 //!
 //! Every replica does all of it. Nothing here needs to be the only one: a lease is ended and an event
 //! deleted by whoever comes first.
@@ -47,6 +47,7 @@ impl Service {
         self.spawn(Self::poll, ());
         self.spawn(Self::sweep, ());
         self.spawn(Self::tidy, ());
+        self.spawn(Self::retain, ());
         self.spawn(Self::attend_due, ());
         self.spawn(Self::count_due, ());
         if self.database().can_notify() {
@@ -66,7 +67,7 @@ impl Service {
         self.inner.background.wait().await;
     }
 
-    fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(
+    pub(super) fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(
         &self,
         work: fn(Self, A) -> F,
         argument: A,

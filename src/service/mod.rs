@@ -23,10 +23,12 @@ mod once_work;
 mod records;
 mod rendering;
 mod replay;
+mod retention;
 mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod transfer;
 mod turns;
 mod watching;
 
@@ -58,11 +60,13 @@ pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
 pub use once::{Answered, RequestKey, Shown, Template};
 pub use once_work::{CompactOnce, TurnAgain};
 pub use replay::Replayed;
+pub use retention::{PruneReport, PruneRequest, PrunedSession, RetentionTimes};
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use transfer::{Exported, ImportRequest, Imported, Selection, TransferError};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::metrics::Live;
@@ -135,6 +139,7 @@ struct Inner {
     defaults: Defaults,
     bounds: Bounds,
     times: EventTimes,
+    retention: RetentionTimes,
     hub: Arc<Hub>,
     counter: Counter,
     clock: fn() -> OffsetDateTime,
@@ -167,6 +172,8 @@ pub struct Parts {
     pub bounds: Bounds,
     /// Times of events.
     pub events: EventTimes,
+    /// How long sessions are kept.
+    pub retention: RetentionTimes,
     /// What counts tokens.
     pub counter: Counter,
     /// The present.
@@ -194,6 +201,7 @@ impl Service {
                 defaults: parts.defaults,
                 bounds: parts.bounds,
                 times: parts.events,
+                retention: parts.retention,
                 hub: Arc::default(),
                 counter: parts.counter,
                 clock: parts.clock,

@@ -12,7 +12,7 @@ use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, DeleteSession, Edit, Kept, NewSession, ResetSession,
+    ChangeSession, CreateSession, DaysEdit, Edit, HideSession, Kept, NewSession, ResetSession,
     SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
 
@@ -45,6 +45,11 @@ pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     whole(deserializer)?.ok_or_else(|| D::Error::custom("a whole number is expected"))
 }
 
+/// Days as `PATCH` gives them, where `null` says something too.
+fn days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DaysEdit, D::Error> {
+    whole(deserializer).map(DaysEdit::Set)
+}
+
 /// What a session is created with. All optional; the schema says what each member takes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -64,6 +69,8 @@ pub struct CreateRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    #[serde(deserialize_with = "whole")]
+    pub retention_days: Option<i64>,
     #[serde(borrow)]
     pub messages: Option<Vec<&'a RawValue>>,
 }
@@ -82,6 +89,8 @@ pub struct PatchRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    #[serde(deserialize_with = "days")]
+    pub retention_days: DaysEdit,
 }
 
 /// A session as clients see it.
@@ -260,6 +269,7 @@ impl Service {
             .map(text)
             .or(document.metadata.take().map(|raw| text(&raw)))
             .unwrap_or_else(|| "{}".to_owned());
+        let retention_days = request.retention_days.or(document.retention_days.take());
         // What became a setting of the session's own is not kept twice; the instructions are a message.
         document.instructions = None;
         document.name = None;
@@ -292,6 +302,7 @@ impl Service {
             compaction: to_text(&compaction)?,
             pruning: to_text(&pruning)?,
             auto_compact: to_text(&auto)?,
+            retention_days,
             rows: placement.rows,
             counters: placement.counters,
             tail: placement.tail,
@@ -347,6 +358,7 @@ impl Service {
             compaction: request.compaction,
             pruning: request.pruning,
             auto_compact: request.auto_compact,
+            retention_days: request.retention_days,
             closed: None,
         };
         self.change_session(key, id, change, None).await
@@ -402,17 +414,23 @@ impl Service {
         Session::read(reset.map_err(|refusal| refused(refusal, id))?)
     }
 
-    /// Deletes a session with all that belongs to it.
+    /// Deletes a session with all that belongs to it. Nobody finds it from the first moment on; the answer comes when
+    /// nothing is left of it.
     ///
     /// # Errors
     /// There is no such session, or the database failed.
     pub async fn delete_session(&self, caller: Caller, id: &str) -> Result<(), ServiceError> {
         let key = key(caller, id)?;
-        if self.database().write(DeleteSession { key }).await? {
-            self.stop_turns(|_, session| session == key);
-            Ok(())
-        } else {
-            Err(refused(WriteRefusal::NotFound, id))
+        let hide = HideSession {
+            key,
+            aged: None,
+            now: self.now(),
+        };
+        if !self.database().write(hide).await? {
+            return Err(refused(WriteRefusal::NotFound, id));
         }
+        self.stop_turns(|_, session| session == key);
+        self.delete_rest(key).await;
+        Ok(())
     }
 }

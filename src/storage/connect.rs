@@ -179,14 +179,14 @@ impl Database {
                 create_private(path);
                 let mut conn = sqlite_options(path, options).connect().await?;
                 let before = applied(&mut Conn::sqlite(&mut conn)).await;
-                SQLITE_MIGRATIONS.run(&mut conn).await?;
+                bring_up(SQLITE_MIGRATIONS.run(&mut conn).await)?;
                 conn.close().await?;
                 (&SQLITE_MIGRATIONS, before)
             }
             Url::Postgres(connect) => {
                 let mut conn = connect.connect().await?;
                 let before = applied(&mut Conn::postgres(&mut conn)).await;
-                POSTGRES_MIGRATIONS.run(&mut conn).await?;
+                bring_up(POSTGRES_MIGRATIONS.run(&mut conn).await)?;
                 conn.close().await?;
                 (&POSTGRES_MIGRATIONS, before)
             }
@@ -196,6 +196,28 @@ impl Database {
             .filter(|migration| !before.contains(&migration.version))
             .map(|migration| format!("{:04} {}", migration.version, migration.description))
             .collect())
+    }
+
+    /// Refuses a database whose schema is not the one that this program works with.
+    ///
+    /// # Errors
+    /// It is older or newer, or gave no answer.
+    pub async fn check_schema(&self) -> Result<(), MigrateError> {
+        let found: Option<i64> = reading!(self, pool => sqlx::query_scalar(
+            "SELECT max(version) FROM _sqlx_migrations WHERE success"
+        )
+        .fetch_one(pool)
+        .await)
+        .map_err(|error| match error {
+            // There is no such table.
+            sqlx::Error::Database(_) => MigrateError::Older(0),
+            error => MigrateError::Connect(error),
+        })?;
+        match found.unwrap_or(0) {
+            older if older < newest_migration() => Err(MigrateError::Older(older)),
+            newer if newer > newest_migration() => Err(MigrateError::Newer(newer)),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a write and answers once it is committed.
@@ -260,9 +282,66 @@ pub enum MigrateError {
     /// The database cannot be reached.
     #[error("the database cannot be reached")]
     Connect(#[from] sqlx::Error),
-    /// A migration failed, or the database is newer than this program.
+    /// A newer program was here.
+    #[error(
+        "the database was brought to schema {0} by a newer Precis, and this one ({version}) knows schemas up to {known}: \
+         use the newer one, or restore the backup that was made before",
+        version = env!("CARGO_PKG_VERSION"),
+        known = newest_migration()
+    )]
+    Newer(i64),
+    /// It is not up to date.
+    #[error(
+        "the database is at schema {0}, and this program works with {known}: run `precis migrate` first",
+        known = newest_migration()
+    )]
+    Older(i64),
+    /// A migration broke off in a way that may have left it half done.
+    #[error(
+        "migration {0} broke off and is half done: restore the backup that was made before, or finish or undo by hand \
+         what the file of that number does, delete its row from _sqlx_migrations, and run `precis migrate` again"
+    )]
+    HalfDone(i64),
+    /// A migration that was applied is another here.
+    #[error(
+        "migration {0} was applied in another wording than this program has: the two are of different builds"
+    )]
+    Changed(i64),
+    /// A migration failed and was undone.
+    #[error(
+        "migration {number} failed, and nothing of it is left: mend the cause and run `precis migrate` again"
+    )]
+    Failed {
+        /// Which.
+        number: i64,
+        /// Why.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Anything else.
     #[error("{0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    Migrate(#[source] sqlx::migrate::MigrateError),
+}
+
+/// The newest migration that this program knows; the two databases have the same.
+pub(super) fn newest_migration() -> i64 {
+    let versions = SQLITE_MIGRATIONS.iter().map(|migration| migration.version);
+    versions.max().unwrap_or(0)
+}
+
+fn bring_up(outcome: Result<(), sqlx::migrate::MigrateError>) -> Result<(), MigrateError> {
+    use sqlx::migrate::MigrateError as Cause;
+    outcome.map_err(|error| match error {
+        Cause::VersionMissing(version) if version > newest_migration() => {
+            MigrateError::Newer(version)
+        }
+        Cause::VersionMissing(version) | Cause::VersionMismatch(version) => {
+            MigrateError::Changed(version)
+        }
+        Cause::Dirty(version) => MigrateError::HalfDone(version),
+        Cause::ExecuteMigration(source, number) => MigrateError::Failed { number, source },
+        other => MigrateError::Migrate(other),
+    })
 }
 
 async fn applied(conn: &mut Conn<'_>) -> Vec<i64> {
@@ -277,7 +356,7 @@ impl From<MigrateError> for StorageError {
     fn from(error: MigrateError) -> Self {
         match error {
             MigrateError::Connect(error) => error.into(),
-            MigrateError::Migrate(_) => Self::Corrupt("the schema is not up to date"),
+            _ => Self::Corrupt("the schema is not up to date"),
         }
     }
 }

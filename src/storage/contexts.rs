@@ -183,7 +183,7 @@ impl Database {
              WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
              status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
              WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan \
-             FROM sessions WHERE tenant_id = $1 AND id = $2"
+             FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
         .bind(key.session)

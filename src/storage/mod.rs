@@ -11,10 +11,12 @@
 //! sessions lives here: a write asks `domain` what may be placed where.
 
 mod agents;
+mod backup;
 mod changes;
 mod compactions;
 mod connect;
 mod contexts;
+mod deletion;
 mod dispatches;
 mod due;
 mod edits;
@@ -26,10 +28,12 @@ mod leases;
 mod listen;
 mod messages;
 mod once;
+mod retention;
 mod rewrites;
 mod search;
 mod sessions;
 mod timestamp;
+mod transfer;
 mod turns;
 mod watch;
 mod writer;
@@ -43,12 +47,14 @@ use sqlx::{PgConnection, SqliteConnection};
 use tokio::sync::broadcast;
 
 pub use agents::{DeleteAgent, PutAgent, StoredAgent};
-pub use changes::{ChangeSession, Edit, SessionChange};
+pub use backup::{Backup, BackupError, back_up};
+pub use changes::{ChangeSession, DaysEdit, Edit, SessionChange};
 pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
 pub use connect::{Database, MigrateError, Options, Url, newest_migration};
 pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
+pub use deletion::{Aged, DeletePiece, HideSession};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
 };
@@ -69,13 +75,18 @@ pub use once::{
     BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen,
     SettleTurn,
 };
+pub use retention::{ForgetReplicas, TenantDays, WalkedSession};
 pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
 pub use sessions::{
-    CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter,
-    SessionRow, WriteRefusal,
+    CreateSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter, SessionRow,
+    WriteRefusal,
 };
 pub use timestamp::Timestamp;
+pub use transfer::{
+    BeginImport, Column, FinishImport, ImportAgent, ImportBegun, ImportRows, Kind, SESSIONS,
+    Snapshot, TABLES, Table, Value, table_of_line,
+};
 pub use turns::{
     Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, INTERRUPTED,
     RenewTurn, TurnRefusal, TurnRow,

@@ -273,7 +273,8 @@ impl Database {
     /// The database gave no answer.
     pub async fn find_index_state(&self, key: SessionKey) -> Result<Option<IndexState>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT indexed_seq, last_seq, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2"
+            "SELECT indexed_seq, last_seq, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2 \
+             AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
         .bind(key.session)

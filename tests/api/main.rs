@@ -24,6 +24,7 @@ mod events;
 mod fixtures;
 mod idempotency;
 mod landmarks;
+mod lifecycle;
 mod openapi;
 mod problems;
 mod random_histories;
