@@ -91,7 +91,7 @@ async fn load(app: &TestApp, model: &StreamModel) {
     let path = format!("/sessions/{CLIENT_WORD}");
     app.get(&path).await.expect(404);
     app.get(&format!("/{CLIENT_WORD}")).await.expect(404);
-    let method = Method::from_bytes(b"BREW").unwrap();
+    let method = Method::from_bytes(b"BREW").expect("a method");
     app.send(method, "/sessions", &[], None).await.expect(405);
 }
 
