@@ -196,7 +196,7 @@ async fn failures_of_models_are_told_apart(
     let id = app.create_with(&[user("hello")]).await;
     model.script(MAIN, [Script::unavailable()]);
     let turns = format!("/sessions/{id}/turns");
-    app.post(&turns, &json!({}))
+    app.post(&turns, &json!({"messages": []}))
         .await
         .problem(502, "MODEL_FAILED");
 
