@@ -402,20 +402,16 @@ impl Service {
         }
         self.announce(key, id, token, &session.row, &plan.numbers, request.cause)
             .await?;
+        let job = self.job(&session, entries, plan.numbers.batch_length, &request);
         let summary = self
             .inner
             .summarizer
-            .summarize(
-                self.job(&session, entries, plan.numbers.batch_length, &request),
-                &self.inner.metrics,
-            )
+            .summarize(job, &self.inner.metrics)
             .await?;
         let note = self.note(key, &session, cut, &summary.text, request.cause);
         let note = note.await;
         let size = Size::of(&summary.text);
-        let before = session.row.compact_summary.as_deref().map(Size::of);
-        let replaced = cut.tokens - session.row.compact_tokens
-            + i64::try_from(before.map_or(0, Size::tokens)).unwrap_or(i64::MAX);
+        let replaced = tokens_replaced(&session.row, cut);
         let Summary {
             text,
             method,
@@ -466,8 +462,8 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
-                let saved = replaced.saturating_sub(record.summary_tokens);
-                self.inner.metrics.count_compacted(saved);
+                let metrics = &self.inner.metrics;
+                metrics.count_compacted(replaced - record.summary_tokens);
                 tracing::info!(
                     session = id,
                     version = record.version,
@@ -543,6 +539,13 @@ impl Service {
             .await
             .map_err(|_| ServiceError::Internal("a batch could not be read"))
     }
+}
+
+/// Tokens of what a summary replaces: the batch, and the summary before.
+fn tokens_replaced(row: &SessionRow, cut: Cut) -> i64 {
+    let before = row.compact_summary.as_deref().map(Size::of);
+    let before = i64::try_from(before.map_or(0, Size::tokens)).unwrap_or(i64::MAX);
+    before.saturating_add(cut.tokens - row.compact_tokens)
 }
 
 /// How a run ended that committed nothing.

@@ -226,7 +226,7 @@ impl Database {
     /// Nothing was written, unless the connection broke during the commit itself.
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
         let span = tracing::debug_span!("write", what = name_of::<W>());
-        async move {
+        let written = async move {
             match self {
                 Self::Sqlite { writer, .. } => writer.write(write).await,
                 Self::Postgres {
@@ -235,9 +235,9 @@ impl Database {
                     watch,
                 } => write_postgres(pool, signals, watch, write).await,
             }
-        }
-        .instrument(span)
-        .await
+        };
+        // A write may be large; one future of it is enough.
+        Box::pin(written.instrument(span)).await
     }
 
     /// What is committed through this handle and its clones from now on.

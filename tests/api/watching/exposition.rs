@@ -35,7 +35,8 @@ impl Scrape {
             assert!(!line.trim().is_empty(), "there are no blank lines");
             if let Some(rest) = line.strip_prefix("# ") {
                 let mut words = rest.splitn(3, ' ');
-                let (keyword, name) = (words.next().unwrap(), words.next().unwrap());
+                let mut word = || words.next().expect("a keyword and a name");
+                let (keyword, name) = (word(), word());
                 let text = words.next().unwrap_or_default();
                 match keyword {
                     "HELP" => {
@@ -97,18 +98,21 @@ impl Scrape {
         for (family, _) in histograms {
             let counter = format!("{family}_count");
             for (series, count) in self.matching(&counter) {
-                let labels = series.strip_prefix(counter.as_str()).unwrap();
+                let labels = series.strip_prefix(counter.as_str());
+                let labels = labels.expect("a series of this name");
                 let labels = labels.trim_matches(['{', '}']);
                 let mut buckets: Vec<(f64, f64)> = self
                     .matching(&format!("{family}_bucket"))
                     .filter_map(|(bucket, value)| {
-                        let all = bucket.split_once('{').unwrap().1.trim_end_matches('}');
+                        let (_, all) = bucket.split_once('{').expect("a bucket has a bound");
+                        let all = all.trim_end_matches('}');
                         let parts = split_labels(all);
                         let (bounds, own): (Vec<_>, Vec<_>) = parts
                             .into_iter()
                             .partition(|label| label.starts_with("le="));
                         let bound = bounds[0].trim_start_matches("le=").trim_matches('"');
-                        let bound = bound.replace("+Inf", "inf").parse().unwrap();
+                        let bound = bound.replace("+Inf", "inf").parse();
+                        let bound = bound.expect("a bound is a number");
                         (own.join(",") == labels).then_some((bound, value))
                     })
                     .collect();
@@ -141,7 +145,7 @@ impl Scrape {
 
     #[track_caller]
     pub fn expect(&self, series: &str, value: f64) {
-        let name = series.split('{').next().unwrap();
+        let name = series.split('{').next().unwrap_or_default();
         let found: Vec<_> = self.matching(name).collect();
         let is = self.value(series);
         assert!(

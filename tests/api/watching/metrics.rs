@@ -91,7 +91,7 @@ async fn load(app: &TestApp, model: &StreamModel) {
     let path = format!("/sessions/{CLIENT_WORD}");
     app.get(&path).await.expect(404);
     app.get(&format!("/{CLIENT_WORD}")).await.expect(404);
-    let method = Method::from_bytes(b"BREW").unwrap();
+    let method = Method::from_bytes(b"BREW").expect("a method");
     app.send(method, "/sessions", &[], None).await.expect(405);
 }
 
@@ -196,7 +196,7 @@ async fn failures_of_models_are_told_apart(
     let id = app.create_with(&[user("hello")]).await;
     model.script(MAIN, [Script::unavailable()]);
     let turns = format!("/sessions/{id}/turns");
-    app.post(&turns, &json!({}))
+    app.post(&turns, &json!({"messages": []}))
         .await
         .problem(502, "MODEL_FAILED");
 

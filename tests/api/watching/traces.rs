@@ -79,7 +79,12 @@ async fn work(process: &Process) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[rstest]
@@ -108,7 +113,7 @@ async fn spans_join_the_trace_of_the_request_and_hold_no_content(
             request
                 .headers
                 .get("content-type")
-                .map(|kind| kind.as_bytes()),
+                .map(wiremock::http::HeaderValue::as_bytes),
             Some(&b"application/x-protobuf"[..])
         );
         let text = String::from_utf8_lossy(&request.body);
