@@ -138,7 +138,8 @@ impl Service {
         if let Some((request, show)) = once
             && let Some(text) = show(outcome.clone())
         {
-            self.keep_text(key, &request, text).await?;
+            let rewrites = Some(outcome.session.row.rewrites);
+            self.keep_text(key, &request, text, rewrites).await?;
         }
         Ok(outcome)
     }
