@@ -19,7 +19,7 @@ use super::{
 use crate::domain::message::Digest256;
 use crate::storage::{
     AppendOutcome, DispatchRow, Kept, MessageFilter, NoWrite, Once, OnceKey, Order, Recorded, Seen,
-    SessionKey, SessionRow, StorageError, TenantId, Write,
+    SessionKey, SessionRow, StorageError, TenantId, Timestamp, Write,
 };
 
 /// A client's key for one request.
@@ -157,7 +157,17 @@ pub(super) fn session_kept(
 
 impl Service {
     pub(super) fn once_key(&self, tenant: TenantId, key: &RequestKey) -> OnceKey {
-        let now = self.now();
+        self.once_key_at(tenant, key, self.now())
+    }
+
+    /// A key as it is looked at by a write that has its own idea of the present: both must agree whether the
+    /// time of other work has run out.
+    pub(super) fn once_key_at(
+        &self,
+        tenant: TenantId,
+        key: &RequestKey,
+        now: Timestamp,
+    ) -> OnceKey {
         OnceKey {
             tenant,
             scope: key.scope,
