@@ -19,7 +19,7 @@ use super::{
 use crate::domain::message::Digest256;
 use crate::storage::{
     AppendOutcome, DispatchRow, Kept, MessageFilter, NoWrite, Once, OnceKey, Order, Recorded, Seen,
-    SessionKey, SessionRow, StorageError, TenantId, Write,
+    SessionKey, SessionRow, StorageError, TenantId, Timestamp, Write,
 };
 
 /// A client's key for one request.
@@ -157,7 +157,17 @@ pub(super) fn session_kept(
 
 impl Service {
     pub(super) fn once_key(&self, tenant: TenantId, key: &RequestKey) -> OnceKey {
-        let now = self.now();
+        self.once_key_at(tenant, key, self.now())
+    }
+
+    /// A key as it is looked at by a write that has its own idea of the present: both must agree whether the
+    /// time of other work has run out.
+    pub(super) fn once_key_at(
+        &self,
+        tenant: TenantId,
+        key: &RequestKey,
+        now: Timestamp,
+    ) -> OnceKey {
         OnceKey {
             tenant,
             scope: key.scope,
@@ -203,8 +213,9 @@ impl Service {
     ) -> Result<Answered<A>, ServiceError> {
         let (error, key) = match (work.await, key) {
             (Ok(answer), _) => return Ok(Answered::First(answer)),
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(key)) => (error, key),
+            (Err(error), Some(key)) if !matches!(error, ServiceError::Storage(_)) => (error, key),
+            // A database that gives no answer is not asked a second time.
+            (Err(error), _) => return Err(error),
         };
         match self.find_answer(caller, key).await {
             Ok(Some(kept)) => Ok(Answered::Again(kept)),
@@ -271,7 +282,7 @@ impl Service {
         self.write_once(key.tenant, request, write, keep).await
     }
 
-    /// Keeps the answer to a request that changes nothing, or nothing more when it is made twice.
+    /// Keeps the answer to a request that does nothing more when it is made twice. It holds no content.
     ///
     /// # Errors
     /// The key is taken meanwhile, or the database failed.
@@ -283,7 +294,7 @@ impl Service {
         answer: &impl Serialize,
     ) -> Result<(), ServiceError> {
         let key = key(caller, session)?;
-        self.keep_text(key, request, to_recipe(answer)?).await
+        self.keep_text(key, request, to_recipe(answer)?, None).await
     }
 
     pub(super) async fn keep_text(
@@ -291,12 +302,14 @@ impl Service {
         key: SessionKey,
         request: &RequestKey,
         text: String,
+        rewrites: Option<i64>,
     ) -> Result<(), ServiceError> {
         let keep = move |there: &bool| {
             let kept = || Kept::done(Some(key.session), text.clone());
             Ok(there.then(kept))
         };
-        self.write_once(key.tenant, Some(request), NoWrite { key }, keep)
+        let write = NoWrite { key, rewrites };
+        self.write_once(key.tenant, Some(request), write, keep)
             .await
             .map(drop)
     }

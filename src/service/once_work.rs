@@ -38,7 +38,7 @@ impl Service {
             return Ok(self.database().write(begin).await?);
         };
         let write = BeginTurnOnce {
-            key: self.once_key(begin.append.key.tenant, &request),
+            key: self.once_key_at(begin.append.key.tenant, &request, begin.append.now),
             begin,
         };
         let outcome = self.database().write(write).await?;
@@ -103,8 +103,17 @@ impl Service {
             let kept = || Kept::work(session, KeptState::Compaction, token, String::new());
             Ok(matches!(acquired, Ok(Acquired::Yes)).then(kept))
         };
-        let request = once.map(|(request, _)| request);
-        self.write_once(tenant, request, acquire, keep).await
+        let Some((request, _)) = once else {
+            return Ok(self.database().write(acquire).await?);
+        };
+        let write = Once {
+            key: self.once_key_at(tenant, request, acquire.now),
+            of: None,
+            write: acquire,
+            keep: Arc::new(keep),
+        };
+        let outcome = self.database().write(write).await?;
+        outcome.ok_or(ServiceError::AskedBefore)
     }
 
     /// Gives the lease of a compaction back that stored nothing, together with its answer if it has one and
@@ -138,7 +147,8 @@ impl Service {
         if let Some((request, show)) = once
             && let Some(text) = show(outcome.clone())
         {
-            self.keep_text(key, &request, text).await?;
+            let rewrites = Some(outcome.session.row.rewrites);
+            self.keep_text(key, &request, text, rewrites).await?;
         }
         Ok(outcome)
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
+use super::sessions::{SessionRow, lock};
 use super::turns::{BeginTurn, Begun, TurnRefusal};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
@@ -399,14 +400,24 @@ impl BeginTurnOnce {
 pub struct NoWrite {
     /// The session that the answer is about.
     pub key: SessionKey,
+    /// The `rewrites` counter that was read with what the answer shows; `None` if it shows nothing that can be
+    /// taken away.
+    pub rewrites: Option<i64>,
 }
 
 impl Write for NoWrite {
-    /// Whether the session is there.
+    /// Whether the session is there, and as it was read.
     type Output = bool;
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<bool>> {
-        Box::pin(async move { Ok(super::sessions::lock(conn, self.key).await?.is_some()) })
+        Box::pin(async move {
+            let session = lock(conn, self.key).await?;
+            let is_same = |row: &SessionRow| {
+                self.rewrites
+                    .is_none_or(|rewrites| rewrites == row.rewrites)
+            };
+            Ok(session.is_some_and(|row| is_same(&row)))
+        })
     }
 }
 

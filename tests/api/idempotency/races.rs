@@ -63,12 +63,15 @@ async fn parallel_first_uses_give_one_row(#[case] backend: Backend, #[case] coun
     let path = format!("/sessions/{id}/messages");
     for round in 0..8_usize {
         let new = [user(&format!("question {round}")), assistant("answer")];
-        let mut body = messages(&new);
-        // With a condition that only the first can meet.
-        if round % 2 == 1 {
-            body.truncate(body.len() - 1);
-            body.push_str(&format!(",\"expectedLastSeq\":{}}}", round * 2));
-        }
+        // Every other time with a condition that only the first can meet.
+        let body = match round % 2 {
+            0 => messages(&new),
+            _ => format!(
+                "{{\"expectedLastSeq\":{},\"messages\":[{}]}}",
+                round * 2,
+                new.join(",")
+            ),
+        };
         let replies = at_once(&https, &path, &format!("key-{round}"), &body).await;
         are_one(&replies, 201);
         assert_eq!(stored(&apps[0], &id).await.len(), (round + 1) * 2);

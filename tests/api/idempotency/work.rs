@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{SUMMARY, Stage, is_repeated, keyed, long_session, variables};
 use crate::support::backend::TestDatabase;
-use crate::support::model::COMPACT;
+use crate::support::model::{COMPACT, MAIN};
 use crate::support::process::Process;
 use crate::support::stream_model::{Script, StreamModel};
 use crate::support::{Backend, Http, Reply};
@@ -107,7 +107,9 @@ async fn a_compaction_that_failed_frees_its_key(
     let stage = Stage::new(backend).await;
     let id = long_session(&stage.app).await;
     let path = format!("/sessions/{id}/compact");
-    stage.model.script(COMPACT, [Script::unavailable()]);
+    for model in [COMPACT, MAIN] {
+        stage.model.script(model, [Script::unavailable()]);
+    }
     for _ in 0..2 {
         keyed(&stage.app, &path, KEY, "{}")
             .await
