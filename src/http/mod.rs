@@ -20,6 +20,7 @@ mod rewrites;
 mod schema;
 mod search;
 mod sessions;
+mod shapes;
 mod turns;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
