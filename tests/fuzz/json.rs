@@ -157,7 +157,7 @@ fn a_message(Bytes(bytes): &Bytes) -> Verdict {
             );
         }
         Err(MessageFault::Shape { pointer, .. }) => {
-            prop_assert!(pointer.is_empty() || pointer.starts_with('/'))
+            prop_assert!(pointer.is_empty() || pointer.starts_with('/'));
         }
         Ok(message) => {
             stored(text, message)?;

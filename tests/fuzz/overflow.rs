@@ -117,9 +117,12 @@ fn known_refusals() {
             let expected = row["is_context_overflow"] == true;
             let mut numbers = numbers.into_iter();
             // An overflow stays one if all grows alike: a cap above the window is another mistake.
-            let mut change = |number: u64| match expected {
-                true => number * percent / 100,
-                false => numbers.next().unwrap_or(1),
+            let mut change = |number: u64| {
+                if expected {
+                    number * percent / 100
+                } else {
+                    numbers.next().unwrap_or(1)
+                }
             };
             let changed = with_numbers(&row["body"], &mut change);
             let body = wrapped(&changed, shape).to_string();

@@ -96,10 +96,10 @@ fn framed(chunks: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = V
         let mut out = String::new();
         for (index, chunk) in chunks.iter().enumerate() {
             let field = fields[index % fields.len()].replace('\n', end);
-            out.push_str(&format!("{field}{chunk}{end}{end}"));
+            out.extend([field.as_str(), chunk, end, end]);
         }
         if has_done {
-            out.push_str(&format!("data: [DONE]{end}{end}"));
+            out.extend(["data: [DONE]", end, end]);
         }
         out.into_bytes()
     })
@@ -221,7 +221,7 @@ fn said(texts: &[String], arguments: &[String], end: &str) -> Verdict {
         let call = json!([{"index": 0, "id": (index == 0).then_some("c"), "type": "function", "function": function}]);
         bytes.push_str(&chunk(json!({ "tool_calls": call })));
     }
-    bytes.push_str(&format!("data: [DONE]{end}{end}"));
+    bytes.extend(["data: [DONE]", end, end]);
     let mut stream = AnswerStream::new();
     stream.feed(bytes.as_bytes(), &mut |_| {});
     let (answer, cause) = stream
