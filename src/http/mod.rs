@@ -22,6 +22,7 @@ mod rewrites;
 mod schema;
 mod search;
 mod sessions;
+mod shapes;
 mod turns;
 mod watch;
 

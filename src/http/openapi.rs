@@ -10,6 +10,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::problem::Code;
 use super::schema::DOCUMENTS;
+use super::shapes;
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -122,6 +123,7 @@ fn document() -> Value {
             body.insert("required".into(), json!(false));
         }
     }
+    shapes::describe(&mut document);
     if let Some(schemas) = document
         .pointer_mut("/components/schemas")
         .and_then(Value::as_object_mut)
