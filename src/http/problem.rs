@@ -289,6 +289,7 @@ impl From<ServiceError> for Problem {
         use ServiceError as E;
         let detail = error.to_string();
         match error {
+            E::ScopeMissing(_) => Self::new(Code::Forbidden, detail),
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
             E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),

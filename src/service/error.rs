@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::access::Scope;
 use crate::domain::message::{Identity, MessageFault};
 use crate::domain::pairing::PairingFault;
 use crate::domain::summary::Unacceptable;
@@ -14,6 +15,9 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Why a use case did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
+    /// The caller's key does not allow this.
+    #[error("The key lacks the scope `{}`.", .0.as_str())]
+    ScopeMissing(Scope),
     /// No such session.
     #[error("No session `{id}`.")]
     SessionNotFound {

@@ -4,6 +4,7 @@
 //! settings, and a clock and ids that are passed in. It holds no state of any session: replicas
 //! share nothing but the database.
 
+mod access;
 mod agents;
 mod auto_compaction;
 mod background;
@@ -38,6 +39,7 @@ use uuid::Uuid;
 
 use crate::domain::ids;
 pub use crate::domain::ids::{compaction_id, parse_session_id, session_id};
+pub use access::{Authority, Caller, Scope, Scopes};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
@@ -59,21 +61,7 @@ pub use turns::{Progress, Running, Turn, TurnRequest};
 use self::search::Indexing;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
 use crate::domain::tokens::Counter;
-use crate::storage::{Database, SessionKey, TenantId, Timestamp};
-
-/// Whose request it is.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// The tenant; every use case asks for it.
-    pub tenant: TenantId,
-}
-
-impl Caller {
-    /// Whoever asks while there are no keys: everything belongs to one tenant.
-    pub const DEFAULT: Self = Self {
-        tenant: TenantId(1),
-    };
-}
+use crate::storage::{Database, SessionKey, Timestamp};
 
 /// What the server decides where neither request nor agent does.
 #[derive(Debug, Clone)]
