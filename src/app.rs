@@ -1,5 +1,6 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod keys;
 mod watched;
 
 use std::io;
@@ -14,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use self::keys::{create_key, list_keys, revoke_key};
 use self::watched::{banner, bind_watched};
 use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
@@ -23,7 +25,7 @@ use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{
-    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, RetentionTimes, Service,
+    Bounds, Defaults, EventTimes, Explanation, ModelAt, Parts, RetentionTimes, Service,
     ServiceError, Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
@@ -105,6 +107,19 @@ pub enum StartError {
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
+    /// There are no keys, and the address is not this machine's alone.
+    #[error(
+        "there are no keys, so that whoever reaches {0} could read and change everything. Either make a key \
+         (`precis keys create --name NAME --scopes read,write`), or set PRECIS_ADMIN_KEY, or listen on 127.0.0.1 \
+         (listen, PRECIS_LISTEN), or, if that is what you want, say `precis serve --insecure-no-auth`"
+    )]
+    NoKeys(SocketAddr),
+    /// It could not be told whether there are keys.
+    #[error("cannot read the keys")]
+    ReadKeys(#[source] ServiceError),
+    /// A key could not be made, listed or revoked.
+    #[error(transparent)]
+    Keys(ServiceError),
     /// A mistake of ours.
     #[error("the program is broken: {0}")]
     Broken(&'static str),
@@ -195,6 +210,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     );
     let service = Service::new(Parts {
         database: database.clone(),
+        admin_key: settings.admin_key().cloned(),
         summarizer,
         defaults: defaults(settings)?,
         counter: counter(settings),
@@ -230,18 +246,24 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     })
 }
 
-/// Why a dispatch of a session looked as it did: of that number, else the newest. `None` if there is none.
-/// Only reads, so it may be asked beside a running server.
+/// Why a dispatch of a tenant's session looked as it did: of that number, else the newest. Only reads, so it may be
+/// asked beside a running server.
 ///
 /// # Errors
-/// The database cannot be opened, or gave no answer.
+/// There is no database, tenant, session or dispatch, or the database cannot be opened or gave no answer.
 pub async fn explain(
     settings: &Settings,
+    tenant: &str,
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
     let (service, database) = open_beside(settings).await?;
-    let explained = service.explain(Caller::DEFAULT, session, n).await;
+    let explained = match service.find_tenant(tenant).await {
+        Ok(Some(caller)) => service.explain(caller, session, n).await,
+        // Of what does not exist there are no sessions.
+        Ok(None) => Err(ServiceError::session_not_found(session)),
+        Err(error) => Err(error),
+    };
     database.close().await;
     explained.map_err(StartError::Explain)
 }
@@ -284,17 +306,13 @@ impl Application {
             writes_with,
             answers_with,
         } = open(&settings).await?;
+        let is_open = keys::may_listen(&service, &settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
         let (server, address) = bind(&settings, service.clone())?;
         let watched = bind_watched(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
-        if !address.ip().is_loopback() {
-            tracing::warn!(
-                %address,
-                "there are no keys yet: whoever reaches this address can read and change everything"
-            );
-        }
+        keys::tell(is_open, address);
         Ok(Self {
             server,
             address,
@@ -305,6 +323,7 @@ impl Application {
                     ("Database", url.describe()),
                     ("Summaries", writes_with),
                     ("Turns", answers_with),
+                    ("Keys", keys::describe(is_open).to_owned()),
                 ],
             ),
             watched,
@@ -426,7 +445,11 @@ fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), S
     let body_bytes = settings.limits.body_bytes;
     let service = Data::new(service);
     let patience = settings.http.shutdown().as_secs();
-    let server = HttpServer::new(move || http::app(service.clone(), body_bytes))
+    let door = Data::new(http::Door {
+        origins: settings.cors.origins(),
+        insecure: settings.insecure_no_auth == config::Switch::On,
+    });
+    let server = HttpServer::new(move || http::app(service.clone(), door.clone(), body_bytes))
         .workers(settings.http.worker_count())
         .max_connections(settings.http.max_connections)
         .keep_alive(settings.http.keep_alive())

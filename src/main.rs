@@ -3,6 +3,8 @@
 //! What is here is what only a process can do: the runtime, the TLS provider of the process, exit codes. Everything
 //! else, signals and the banner included, is the library's, so that tests reach it.
 
+mod key_commands;
+
 use std::{
     error::Error,
     fmt::Write as _,
@@ -15,13 +17,15 @@ use std::{
 use clap::{Parser, Subcommand};
 use precis::{
     app::{self, Application, StartError},
-    config::{ConfigError, DEFAULTS, Settings},
+    config::{ConfigError, DEFAULTS, Settings, Switch},
     http,
     service::{ImportRequest, PruneRequest},
     telemetry::{self, Telemetry, TelemetryError},
     upkeep::{self, UpkeepError},
 };
 use tokio::runtime::{Builder, Runtime};
+
+use self::key_commands::Answer;
 
 /// How long threads that block may hold up the end of the process, once the service itself is done.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
@@ -39,7 +43,11 @@ struct Arguments {
 #[derive(Subcommand, Clone)]
 enum Command {
     /// Serve the API; this is what happens without a command
-    Serve,
+    Serve {
+        /// Without any key, serve everybody who reaches the address, whatever the address is
+        #[arg(long)]
+        insecure_no_auth: bool,
+    },
     /// Bring the database up to date and stop
     Migrate,
     /// Say why a dispatch of a session looked as it did
@@ -48,6 +56,9 @@ enum Command {
         session: String,
         /// The dispatch's number; the newest unless given
         n: Option<i64>,
+        /// The tenant whose session it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -108,6 +119,11 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Make, list and revoke the keys with which requests are made
+    Keys {
+        #[command(subcommand)]
+        command: key_commands::Command,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Print every option with its meaning and default, as a TOML file to start from
@@ -134,7 +150,10 @@ enum Failure {
 
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
-    match run(command.unwrap_or(Command::Serve)) {
+    let command = command.unwrap_or(Command::Serve {
+        insecure_no_auth: false,
+    });
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nothing is left to be done if standard error is closed.
@@ -152,8 +171,11 @@ fn run(command: Command) -> Result<(), Failure> {
         .install_default()
         .map_err(|_| Failure::Crypto)?;
     match command {
-        Command::Serve => {
-            let (settings, runtime, telemetry) = prepare()?;
+        Command::Serve { insecure_no_auth } => {
+            let (mut settings, runtime, telemetry) = prepare()?;
+            if insecure_no_auth {
+                settings.insecure_no_auth = Switch::On;
+            }
             let served = runtime.block_on(Box::pin(serve(settings)));
             telemetry.end();
             runtime.shutdown_timeout(LEFT_BEHIND);
@@ -168,9 +190,15 @@ fn run(command: Command) -> Result<(), Failure> {
                 applied.join("\n")
             })
         }
-        Command::Explain { session, n, json } => {
+        Command::Explain {
+            session,
+            n,
+            tenant,
+            json,
+        } => {
             let (settings, runtime, _) = prepare()?;
-            let explained = runtime.block_on(Box::pin(app::explain(&settings, &session, n)))?;
+            let explaining = app::explain(&settings, &tenant, &session, n);
+            let explained = runtime.block_on(Box::pin(explaining))?;
             print(&if json {
                 explained.to_json()
             } else {
@@ -181,8 +209,14 @@ fn run(command: Command) -> Result<(), Failure> {
         | Command::Backup { .. }
         | Command::Export { .. }
         | Command::Import { .. } => {
-            let (settings, runtime) = prepare()?;
+            let (settings, runtime, _) = prepare()?;
             runtime.block_on(Box::pin(keep_up(&settings, command)))
+        }
+        Command::Keys { command } => {
+            let (settings, runtime, _) = prepare()?;
+            let Answer { text, note } = runtime.block_on(Box::pin(command.run(&settings)))?;
+            note.map_or(Ok(()), |note| remark(&note))?;
+            text.map_or(Ok(()), |text| print(&text))
         }
         Command::Openapi => print(http::openapi_json().trim_end()),
         Command::Config => print(DEFAULTS.trim_end()),
@@ -268,6 +302,11 @@ async fn serve(settings: Settings) -> Result<(), Failure> {
     Ok(application.run().await?)
 }
 
+/// For a person, who may have standard output go elsewhere.
+fn remark(text: &str) -> Result<(), Failure> {
+    writeln!(io::stderr(), "{text}").map_err(Failure::Output)
+}
+
 /// Unlike `println!`, does not panic when nobody reads, as in `precis openapi | head`.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -291,7 +330,9 @@ fn explain(failure: &Failure) -> String {
     }
     let advice = match failure {
         Failure::Config(_) => "Nothing was started.",
-        Failure::Start(StartError::Explain(_) | StartError::NoDatabase(_)) => return text,
+        Failure::Start(
+            StartError::Explain(_) | StartError::NoDatabase(_) | StartError::Keys(_),
+        ) => return text,
         Failure::Start(_) => {
             "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."
         }

@@ -41,7 +41,7 @@ pub(super) fn bind_watched(
 pub(super) fn banner(
     address: SocketAddr,
     metrics: Option<SocketAddr>,
-    parts: [(&'static str, String); 3],
+    parts: [(&'static str, String); 4],
 ) -> Vec<(&'static str, String)> {
     let mut lines = vec![
         ("API", format!("http://{address}")),

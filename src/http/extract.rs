@@ -17,7 +17,7 @@ use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
-use crate::service::{Caller, RequestKey};
+use crate::service::RequestKey;
 
 /// The largest body taken, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -370,14 +370,4 @@ fn printable(name: &str) -> String {
         .take(64)
         .filter(char::is_ascii_graphic)
         .collect()
-}
-
-/// Whose request it is. There are no keys yet, so everything belongs to one tenant.
-impl FromRequest for Caller {
-    type Error = Problem;
-    type Future = std::future::Ready<Result<Self, Problem>>;
-
-    fn from_request(_: &HttpRequest, _: &mut Payload) -> Self::Future {
-        std::future::ready(Ok(Self::DEFAULT))
-    }
 }

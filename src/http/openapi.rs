@@ -71,6 +71,7 @@ pub fn swagger_ui() -> SwaggerUi {
     SwaggerUi::new("/docs/{_:.*}").config(
         Config::new(["/openapi.json"])
             .try_it_out_enabled(true)
+            .persist_authorization(true)
             .display_request_duration(true)
             .doc_expansion("list")
             .default_models_expand_depth(0),
@@ -106,6 +107,7 @@ fn document() -> Value {
         {"name": "Context", "description": "What the model should see now."},
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Events", "description": "What happens, as it happens: server-sent events."},
+        {"name": "Keys", "description": "Who may use the API, and for which tenant. Needs the scope `admin`."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
     parts.insert("tags".into(), tags);
@@ -141,6 +143,7 @@ fn document() -> Value {
         }
     }
     super::openapi_once::describe(&mut document);
+    super::security::describe(&mut document);
     document
 }
 

@@ -62,14 +62,15 @@ codes! {
     InvalidJson "INVALID_JSON" 400 "Unreadable JSON" "The body is not JSON that can be stored as it is. The detail says where.";
     InvalidParameter "INVALID_PARAMETER" 400 "Invalid parameter" "A part of the path or the query is not what it must be. `errors` names it.";
     SessionClosed "SESSION_CLOSED" 400 "Session closed" "The session is read-only. POST /sessions/{id}/reopen opens it again.";
-    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY`.";
-    Forbidden "FORBIDDEN" 403 "Not allowed" "The key does not have the scope that this needs.";
+    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY` with a key that is neither expired nor revoked.";
+    Forbidden "FORBIDDEN" 403 "Not allowed" "The key lacks the scope that this needs, or a web page of another site asked. The detail says which.";
     SessionNotFound "SESSION_NOT_FOUND" 404 "Session not found" "There is no session of this id, or it is not yours.";
     MessageNotFound "MESSAGE_NOT_FOUND" 404 "Message not found" "The session has no message of this id.";
     AgentNotFound "AGENT_NOT_FOUND" 404 "Agent not found" "PUT /agents/{name} makes one.";
     CompactionNotFound "COMPACTION_NOT_FOUND" 404 "Compaction not found" "GET /sessions/{id}/compactions lists the versions there are.";
     DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
     TurnNotFound "TURN_NOT_FOUND" 404 "Turn not found" "GET /sessions/{id}/turns lists those there are.";
+    KeyNotFound "KEY_NOT_FOUND" 404 "Key not found" "GET /admin/keys lists those there are.";
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
     CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
@@ -259,6 +260,9 @@ impl Problem {
             let seconds = wait.as_millis().div_ceil(1_000).max(1);
             response.insert_header((header::RETRY_AFTER, seconds.to_string()));
         }
+        if status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
         if let Some(allow) = self.allow.as_deref().map(HeaderValue::from_str) {
             response.insert_header((
                 header::ALLOW,
@@ -295,6 +299,13 @@ impl From<ServiceError> for Problem {
         use ServiceError as E;
         let detail = error.to_string();
         match error {
+            E::Unauthenticated => Self::new(Code::Unauthenticated, detail),
+            E::ScopeMissing(_) | E::OtherTenant => Self::new(Code::Forbidden, detail),
+            E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            E::InvalidKey { member, problem } => {
+                let at = FieldError::new(format!("/{member}"), problem);
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
             E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),

@@ -132,7 +132,7 @@ impl Service {
             return Ok(Settled::Waits { until, seen });
         }
         let id = session_id(key.session);
-        let caller = Caller { tenant: key.tenant };
+        let caller = Caller::itself(key.tenant);
         let request = CompactRequest {
             cause: AUTO,
             ..CompactRequest::default()

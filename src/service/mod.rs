@@ -4,6 +4,7 @@
 //! settings, and a clock and ids that are passed in. It holds no state of any session: replicas
 //! share nothing but the database.
 
+mod access;
 mod agents;
 mod auto_compaction;
 mod background;
@@ -15,6 +16,7 @@ mod events;
 mod explain;
 mod health;
 mod hub;
+mod keys;
 mod layout;
 mod messages;
 mod metrics;
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -46,6 +49,7 @@ use uuid::Uuid;
 
 use crate::domain::ids;
 pub use crate::domain::ids::{compaction_id, parse_session_id, session_id};
+pub use access::{Authority, Caller, Scope, Scopes};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
@@ -55,6 +59,7 @@ pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents}
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use health::{Check, Health};
 pub use hub::Hub;
+pub use keys::{Identity, Key, KeyRequest};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
 pub use once::{Answered, RequestKey, Shown, Template};
@@ -73,21 +78,7 @@ use self::metrics::Live;
 use self::search::Indexing;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
 use crate::domain::tokens::Counter;
-use crate::storage::{Database, SessionKey, TenantId, Timestamp};
-
-/// Whose request it is.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// The tenant; every use case asks for it.
-    pub tenant: TenantId,
-}
-
-impl Caller {
-    /// Whoever asks while there are no keys: everything belongs to one tenant.
-    pub const DEFAULT: Self = Self {
-        tenant: TenantId(1),
-    };
-}
+use crate::storage::{Database, SessionKey, Timestamp};
 
 /// What the server decides where neither request nor agent does.
 #[derive(Debug, Clone)]
@@ -135,6 +126,7 @@ pub struct Service {
 
 struct Inner {
     database: Database,
+    doors: keys::Doors,
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
@@ -164,6 +156,8 @@ struct Inner {
 pub struct Parts {
     /// The database.
     pub database: Database,
+    /// The key that manages all others, if one is set.
+    pub admin_key: Option<SecretString>,
     /// Who writes summaries.
     pub summarizer: Summarizer,
     /// The server's defaults.
@@ -197,6 +191,7 @@ impl Service {
         Self {
             inner: Arc::new(Inner {
                 database: parts.database,
+                doors: keys::Doors::new(parts.admin_key.as_ref()),
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
