@@ -1,12 +1,13 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod listening;
+mod tenants;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use actix_web::HttpServer;
 use actix_web::dev::{Server, ServerHandle};
-use actix_web::web::Data;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,8 @@ use crate::service::{
     Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
+
+pub use tenants::{list_tenants, set_tenant};
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +94,9 @@ pub enum StartError {
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
+    /// A tenant cannot be shown or changed.
+    #[error(transparent)]
+    Tenants(ServiceError),
     /// A mistake of ours.
     #[error("the program is broken: {0}")]
     Broken(&'static str),
@@ -191,6 +197,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             auto_concurrency: settings.auto_compact.concurrency,
             auto_first_wait: settings.auto_compact.backoff_initial(),
         },
+        limits: listening::limits(settings),
         events: EventTimes {
             keep_alive: settings.events.keep_alive(),
             poll: settings.events.poll(),
@@ -251,7 +258,7 @@ impl Application {
         } = open(&settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
-        let (server, address) = bind(&settings, service.clone())?;
+        let (server, address) = listening::bind(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
         if !address.ip().is_loopback() {
             tracing::warn!(
@@ -359,27 +366,6 @@ async fn signalled() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), StartError> {
-    let address = settings.listen;
-    let listen = |source| StartError::Listen { address, source };
-    let body_bytes = settings.limits.body_bytes;
-    let service = Data::new(service);
-    let patience = settings.http.shutdown().as_secs();
-    let server = HttpServer::new(move || http::app(service.clone(), body_bytes))
-        .workers(settings.http.worker_count())
-        .max_connections(settings.http.max_connections)
-        .keep_alive(settings.http.keep_alive())
-        .client_request_timeout(settings.http.header_timeout())
-        .shutdown_timeout(patience)
-        // The pieces of a stream are small; none waits for the acknowledgement of the one before.
-        .tcp_nodelay(true)
-        .disable_signals()
-        .bind(address)
-        .map_err(listen)?;
-    let bound = server.addrs().first().copied().unwrap_or(address);
-    Ok((server.run(), bound))
 }
 
 fn defaults(settings: &Settings) -> Result<Defaults, StartError> {

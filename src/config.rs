@@ -12,6 +12,7 @@
 //! What does not belong here: settings of a session or an agent (they are data), anything that opens a connection or
 //! a file other than the configuration, and defaults of any kind, which belong in the TOML file.
 
+mod limits;
 mod mistake;
 mod options;
 mod policies;
@@ -28,6 +29,7 @@ use figment::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+pub use self::limits::{LimitSettings, TenantSettings};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
 pub use self::policies::{AutoCompactSettings, PruningSettings, When};
@@ -62,6 +64,7 @@ pub struct Settings {
     pub database: DatabaseSettings,
     pub http: HttpSettings,
     pub limits: LimitSettings,
+    pub tenants: TenantSettings,
     pub compaction: CompactionSettings,
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
@@ -86,17 +89,12 @@ pub struct HttpSettings {
     pub workers: usize,
     pub keep_alive_seconds: u64,
     pub header_timeout_seconds: u64,
+    pub body_timeout_seconds: u64,
+    /// 0 means as long as the system waits.
+    pub write_timeout_seconds: u64,
     pub shutdown_seconds: u64,
     pub max_connections: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitSettings {
-    pub body_bytes: usize,
-    pub message_bytes: usize,
-    pub messages_per_append: usize,
-    pub metadata_bytes: usize,
+    pub backlog: u32,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -424,6 +422,16 @@ impl HttpSettings {
     #[must_use]
     pub fn header_timeout(&self) -> Duration {
         Duration::from_secs(self.header_timeout_seconds)
+    }
+
+    #[must_use]
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_secs(self.body_timeout_seconds)
+    }
+
+    #[must_use]
+    pub fn write_timeout(&self) -> Option<Duration> {
+        (self.write_timeout_seconds > 0).then(|| Duration::from_secs(self.write_timeout_seconds))
     }
 
     #[must_use]

@@ -3,6 +3,7 @@
 //! Handlers are thin: they read a request, call one use case, and write its answer. What a request
 //! means is the service's.
 
+mod admission;
 mod agents;
 mod compactions;
 mod context;
@@ -11,6 +12,7 @@ mod dispatches;
 mod events;
 mod extract;
 mod finish;
+mod intake;
 mod messages;
 mod openapi;
 mod operations;
@@ -20,6 +22,7 @@ mod rewrites;
 mod schema;
 mod search;
 mod sessions;
+mod tenants;
 mod turns;
 
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
@@ -29,6 +32,7 @@ use actix_web::{App, Error, HttpRequest, HttpResponse};
 use utoipa_actix_web::AppExt;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+pub use intake::Intake;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
 pub use schema::warm_up as schemas_are_sound;
@@ -73,6 +77,9 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(compactions::get_compaction)
         .service(events::session_events)
         .service(events::all_events)
+        .service(tenants::list_tenants)
+        .service(tenants::get_tenant)
+        .service(tenants::patch_tenant)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::metrics)
@@ -82,7 +89,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
 /// The whole application for one worker.
 pub fn app(
     service: Data<Service>,
-    body_bytes: usize,
+    intake: Data<Intake>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -97,12 +104,14 @@ pub fn app(
         .configure(routes)
         .split_for_parts();
     app.app_data(service)
-        .app_data(Data::new(extract::BodyLimit(body_bytes)))
+        .app_data(intake)
         .service(operations::home)
         .service(operations::docs)
         .service(operations::errors)
         .service(openapi::swagger_ui())
         .default_service(web::to(no_route))
+        // Within whatever finds out who is asking.
+        .wrap(from_fn(admission::admit))
         .wrap(from_fn(finish::finish))
         .wrap(tracing_actix_web::TracingLogger::<finish::RequestSpan>::new())
 }

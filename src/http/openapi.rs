@@ -105,6 +105,7 @@ fn document() -> Value {
         {"name": "Context", "description": "What the model should see now."},
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Events", "description": "What happens, as it happens: server-sent events."},
+        {"name": "Administration", "description": "Tenants, and what each may use."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
     parts.insert("tags".into(), tags);

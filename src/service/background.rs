@@ -50,6 +50,7 @@ impl Service {
         if self.database().can_notify() {
             let signals = self.database().signals();
             self.spawn(Self::notify, signals);
+            self.spawn(Self::share_rates, ());
             if let Some(url) = listen {
                 self.spawn(Self::listen, url);
             }
@@ -61,6 +62,7 @@ impl Service {
         self.inner.closing.cancel();
         self.inner.background.close();
         self.inner.background.wait().await;
+        self.stop_sharing().await;
     }
 
     fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(

@@ -277,7 +277,9 @@ impl Service {
             token,
             now,
             expires_at: now.plus(bounds.lease),
+            most: self.most_compactions(key.tenant, request.cause).await,
         };
+        let most = acquire.most;
         match self.database().write(acquire).await? {
             Err(refusal) => return Err(refused(refusal, id)),
             Ok(Acquired::HeldUntil(until)) => {
@@ -286,6 +288,7 @@ impl Service {
                     retry_after: Duration::from_micros(left).min(LONGEST_RETRY),
                 });
             }
+            Ok(Acquired::Full) => return Err(self.compactions_full(most)),
             Ok(Acquired::Yes) => {}
         }
         let work = async {

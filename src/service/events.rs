@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::error::refused;
@@ -97,6 +98,7 @@ impl Service {
     ) -> Result<SessionEvents, ServiceError> {
         let key = key(caller, id)?;
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let start = match last_event_id.map(|given| parse_event_id(given, key.session)) {
             None => Start::Live,
             Some(Ok(number)) => Start::After(number),
@@ -115,6 +117,7 @@ impl Service {
             newest: head.newest,
             page: VecDeque::new(),
             resync,
+            _place: place,
         })
     }
 
@@ -128,6 +131,7 @@ impl Service {
         reconnected: bool,
     ) -> Result<TenantEvents, ServiceError> {
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let joining = self.inner.hub.joining.lock().await;
         let (watch, is_first) = self.inner.hub.follow(caller.tenant);
         let since = self.now().minus(WINDOW);
@@ -146,6 +150,7 @@ impl Service {
             range: None,
             page: VecDeque::new(),
             resync: reconnected.then_some(Resync::Reconnected),
+            _place: place,
         })
     }
 
@@ -168,6 +173,7 @@ pub struct SessionEvents {
     newest: i64,
     page: VecDeque<EventRow>,
     resync: Option<Resync>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl SessionEvents {
@@ -264,6 +270,7 @@ pub struct TenantEvents {
     range: Option<Range>,
     page: VecDeque<SentEvent>,
     resync: Option<Resync>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl TenantEvents {

@@ -190,6 +190,8 @@ impl Service {
             .iter()
             .map(|(_, message)| message.body.clone())
             .collect();
+        self.admit_bytes(key.tenant, echo.iter().map(|body| body.len()).sum())
+            .await?;
         let append = AppendMessages {
             key,
             messages,

@@ -16,6 +16,7 @@ mod events;
 mod explain;
 mod hub;
 mod layout;
+mod limits;
 mod messages;
 mod metrics;
 mod rendering;
@@ -24,6 +25,7 @@ mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod tenants;
 mod turns;
 
 use std::sync::Arc;
@@ -48,6 +50,7 @@ pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
+pub use limits::{EffectiveLimits, LimitDefaults};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::Metrics;
 pub use replay::Replayed;
@@ -56,6 +59,7 @@ pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use tenants::{Tenant, TenantPatch};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
 use self::search::Indexing;
@@ -110,6 +114,7 @@ struct Inner {
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    limits: limits::Limits,
     times: EventTimes,
     hub: Arc<Hub>,
     counter: Counter,
@@ -137,6 +142,8 @@ pub struct Parts {
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// What tenants may use, and what the process can bear.
+    pub limits: LimitDefaults,
     /// Times of events.
     pub events: EventTimes,
     /// What counts tokens.
@@ -159,6 +166,7 @@ impl Service {
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                limits: limits::Limits::new(parts.limits, (parts.new_id)()),
                 times: parts.events,
                 hub: Arc::default(),
                 counter: parts.counter,

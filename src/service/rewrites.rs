@@ -64,8 +64,10 @@ impl Service {
         request: ForkRequest<'_>,
     ) -> Result<Session, ServiceError> {
         self.check_size("metadata", request.metadata)?;
+        let key = key(caller, id)?;
+        self.admit_copy(key).await?;
         let fork = Fork {
-            key: key(caller, id)?,
+            key,
             new_id: self.new_id(),
             at_seq: request.at_seq.unwrap_or(i64::MAX),
             title: request.title,
@@ -131,6 +133,7 @@ impl Service {
         {
             return Err(ServiceError::IdentityChanged(Identity::Id));
         }
+        self.admit_bytes(caller.tenant, text.len()).await?;
         self.edit(caller, id, message, Some(new)).await
     }
 

@@ -175,7 +175,11 @@ impl Service {
             },
             model: at.model.clone(),
             until: now.plus(self.bounds().lease),
+            most: self.limits_of(key.tenant).await.concurrent_turns,
         };
+        let bytes = write.append.messages.iter();
+        let bytes = bytes.map(|(_, message)| message.body.len()).sum();
+        self.admit_bytes(key.tenant, bytes).await?;
         let (progress, deltas) = mpsc::channel(DELTAS);
         let work = Work {
             caller,
@@ -230,11 +234,13 @@ impl Service {
     }
 
     async fn store_begin(&self, write: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
+        let most = write.most;
         let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
         let Begun { turn, appended } = match self.database().write(write).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
+            Err(TurnRefusal::Full) => return Err(self.turns_full(most)),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
         };
         let messages = appended.stored.into_iter().zip(bodies);

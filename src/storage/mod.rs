@@ -28,6 +28,7 @@ mod messages;
 mod rewrites;
 mod search;
 mod sessions;
+mod tenants;
 mod timestamp;
 mod turns;
 mod writer;
@@ -69,6 +70,7 @@ pub use sessions::{
     CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter,
     SessionRow, WriteRefusal,
 };
+pub use tenants::{Beat, ChangeTenant, Leave, LimitsChange, TenantLimits, TenantRow};
 pub use timestamp::Timestamp;
 pub use turns::{
     Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, INTERRUPTED,
