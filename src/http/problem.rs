@@ -297,9 +297,8 @@ impl From<ServiceError> for Problem {
         use ServiceError as E;
         let detail = error.to_string();
         match error {
-            E::ScopeMissing(_) => Self::new(Code::Forbidden, detail),
+            E::ScopeMissing(_) | E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
             E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
-            E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
             E::LimitReached { retry_after, .. } => {
                 Self::new(Code::RateLimited, detail).with_retry_after(retry_after)
             }

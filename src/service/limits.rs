@@ -369,7 +369,6 @@ impl Service {
     }
 
     /// Counts that something was refused because a limit was reached. Every such refusal comes through here.
-    #[expect(clippy::unused_self, reason = "the counters belong to the service")]
     pub fn count_refusal(&self, limit: &'static str) {
         tracing::debug!(limit, "a limit was reached");
     }

@@ -190,7 +190,7 @@ impl Service {
             .iter()
             .map(|(_, message)| message.body.clone())
             .collect();
-        self.admit_bytes(key.tenant, echo.iter().map(|body| body.len()).sum())
+        self.admit_bytes(key.tenant, echo.iter().map(String::len).sum())
             .await?;
         let append = AppendMessages {
             key,

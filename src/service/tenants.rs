@@ -28,6 +28,10 @@ pub struct TenantPatch {
 }
 
 /// A member that is there, also if it is `null`.
+#[expect(
+    clippy::option_option,
+    reason = "absent, `null` and a number mean three things"
+)]
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<i64>>, D::Error> {
     whole(deserializer).map(Some)
 }

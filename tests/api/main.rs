@@ -23,6 +23,7 @@ mod dispatch;
 mod events;
 mod fixtures;
 mod landmarks;
+mod limits;
 mod openapi;
 mod problems;
 mod random_histories;
