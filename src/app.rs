@@ -1,5 +1,6 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod keys;
 mod listening;
 mod tenants;
 
@@ -13,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use self::keys::{create_key, list_keys, revoke_key};
 use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
@@ -97,6 +99,19 @@ pub enum StartError {
     /// A tenant cannot be shown or changed.
     #[error(transparent)]
     Tenants(ServiceError),
+    /// There are no keys, and the address is not this machine's alone.
+    #[error(
+        "there are no keys, so that whoever reaches {0} could read and change everything. Either make a key \
+         (`precis keys create --name NAME --scopes read,write`), or set PRECIS_ADMIN_KEY, or listen on 127.0.0.1 \
+         (listen, PRECIS_LISTEN), or, if that is what you want, say `precis serve --insecure-no-auth`"
+    )]
+    NoKeys(SocketAddr),
+    /// It could not be told whether there are keys.
+    #[error("cannot read the keys")]
+    ReadKeys(#[source] ServiceError),
+    /// A key could not be made, listed or revoked.
+    #[error(transparent)]
+    Keys(ServiceError),
     /// A mistake of ours.
     #[error("the program is broken: {0}")]
     Broken(&'static str),
@@ -185,6 +200,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     );
     let service = Service::new(Parts {
         database: database.clone(),
+        admin_key: settings.admin_key().cloned(),
         summarizer,
         defaults: defaults(settings)?,
         counter: counter(settings),
@@ -256,16 +272,12 @@ impl Application {
             writes_with,
             answers_with,
         } = open(&settings).await?;
+        let is_open = keys::may_listen(&service, &settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
         let (server, address) = listening::bind(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
-        if !address.ip().is_loopback() {
-            tracing::warn!(
-                %address,
-                "there are no keys yet: whoever reaches this address can read and change everything"
-            );
-        }
+        keys::tell(is_open, address);
         Ok(Self {
             server,
             address,
@@ -279,6 +291,7 @@ impl Application {
                 ("Database", url.describe()),
                 ("Summaries", writes_with),
                 ("Turns", answers_with),
+                ("Keys", keys::describe(is_open).to_owned()),
             ],
         })
     }

@@ -12,9 +12,11 @@
 //! What does not belong here: settings of a session or an agent (they are data), anything that opens a connection or
 //! a file other than the configuration, and defaults of any kind, which belong in the TOML file.
 
+mod access;
 mod limits;
 mod mistake;
 mod options;
+mod origins;
 mod policies;
 mod sources;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use figment::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+pub use self::access::CorsSettings;
 pub use self::limits::{LimitSettings, TenantSettings};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
@@ -44,6 +47,10 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub struct Settings {
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
+    /// Empty when there is none. See [`Settings::admin_key`].
+    #[serde(deserialize_with = "secret", rename = "admin_key")]
+    admin: SecretString,
+    pub insecure_no_auth: Switch,
     #[serde(deserialize_with = "database_url")]
     pub database_url: DatabaseUrl,
     /// `same`, a URL, or nothing. See [`Settings::listen_url`].
@@ -63,6 +70,7 @@ pub struct Settings {
     pub compaction_model: String,
     pub database: DatabaseSettings,
     pub http: HttpSettings,
+    pub cors: CorsSettings,
     pub limits: LimitSettings,
     pub tenants: TenantSettings,
     pub compaction: CompactionSettings,
@@ -313,6 +321,7 @@ impl Settings {
 
     /// What no option can be blamed for alone. An option that is wrong by itself is not held against another.
     fn check_together(&self, chosen: &Chosen, mistakes: &mut Vec<Mistake>) {
+        self.check_admin_key(chosen, mistakes);
         self.check_output_cap(chosen, mistakes);
         self.check_models(chosen, mistakes);
     }

@@ -3,6 +3,8 @@
 //! What is here is what only a process can do: the runtime, the TLS provider of the process, exit codes. Everything
 //! else, signals and the banner included, is the library's, so that tests reach it.
 
+mod key_commands;
+
 use std::{
     error::Error,
     fmt::Write as _,
@@ -14,12 +16,14 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use precis::{
     app::{self, Application, StartError},
-    config::{ConfigError, DEFAULTS, Settings},
+    config::{ConfigError, DEFAULTS, Settings, Switch},
     http,
     service::TenantPatch,
     telemetry::{self, TelemetryError},
 };
 use tokio::runtime::{Builder, Runtime};
+
+use self::key_commands::Answer;
 
 /// How long threads that block may hold up the end of the process, once the service itself is done.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
@@ -37,7 +41,11 @@ struct Arguments {
 #[derive(Subcommand, Clone)]
 enum Command {
     /// Serve the API; this is what happens without a command
-    Serve,
+    Serve {
+        /// Without any key, serve everybody who reaches the address, whatever the address is
+        #[arg(long)]
+        insecure_no_auth: bool,
+    },
     /// Bring the database up to date and stop
     Migrate,
     /// Say why a dispatch of a session looked as it did
@@ -53,6 +61,11 @@ enum Command {
     /// Show tenants and change what they may use
     #[command(subcommand)]
     Tenants(TenantsCommand),
+    /// Make, list and revoke the keys with which requests are made
+    Keys {
+        #[command(subcommand)]
+        command: key_commands::Command,
+    },
     /// Print the OpenAPI document
     Openapi,
     /// Print every option with its meaning and default, as a TOML file to start from
@@ -138,7 +151,10 @@ enum Failure {
 
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
-    match run(command.unwrap_or(Command::Serve)) {
+    let command = command.unwrap_or(Command::Serve {
+        insecure_no_auth: false,
+    });
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nothing is left to be done if standard error is closed.
@@ -156,8 +172,11 @@ fn run(command: Command) -> Result<(), Failure> {
         .install_default()
         .map_err(|_| Failure::Crypto)?;
     match command {
-        Command::Serve => {
-            let (settings, runtime) = prepare()?;
+        Command::Serve { insecure_no_auth } => {
+            let (mut settings, runtime) = prepare()?;
+            if insecure_no_auth {
+                settings.insecure_no_auth = Switch::On;
+            }
             let served = runtime.block_on(Box::pin(serve(settings)));
             runtime.shutdown_timeout(LEFT_BEHIND);
             served
@@ -194,6 +213,12 @@ fn run(command: Command) -> Result<(), Failure> {
             let tenants: Vec<String> = tenants.iter().map(ToString::to_string).collect();
             print(&tenants.join("\n"))
         }
+        Command::Keys { command } => {
+            let (settings, runtime) = prepare()?;
+            let Answer { text, note } = runtime.block_on(Box::pin(command.run(&settings)))?;
+            note.map_or(Ok(()), |note| remark(&note))?;
+            text.map_or(Ok(()), |text| print(&text))
+        }
         Command::Openapi => print(http::openapi_json().trim_end()),
         Command::Config => print(DEFAULTS.trim_end()),
     }
@@ -213,6 +238,11 @@ async fn serve(settings: Settings) -> Result<(), Failure> {
     let application = Application::build(settings).await?;
     print(&application.banner())?;
     Ok(application.run().await?)
+}
+
+/// For a person, who may have standard output go elsewhere.
+fn remark(text: &str) -> Result<(), Failure> {
+    writeln!(io::stderr(), "{text}").map_err(Failure::Output)
 }
 
 /// Unlike `println!`, does not panic when nobody reads, as in `precis openapi | head`.
@@ -239,7 +269,10 @@ fn explain(failure: &Failure) -> String {
     let advice = match failure {
         Failure::Config(_) => "Nothing was started.",
         Failure::Start(
-            StartError::Explain(_) | StartError::NoDatabase(_) | StartError::Tenants(_),
+            StartError::Explain(_)
+            | StartError::NoDatabase(_)
+            | StartError::Keys(_)
+            | StartError::Tenants(_),
         ) => return text,
         Failure::Start(_) => {
             "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."

@@ -9,8 +9,8 @@ use actix_web::dev::Server;
 use actix_web::web::Data;
 
 use super::StartError;
-use crate::config::Settings;
-use crate::http::{self, Intake};
+use crate::config::{Settings, Switch};
+use crate::http::{self, Door, Intake};
 use crate::service::{LimitDefaults, Service};
 
 /// What tenants may use, and how many streams of events there may be.
@@ -42,9 +42,13 @@ pub(super) fn bind(
         settings.limits.body_bytes_in_flight,
         settings.http.body_timeout(),
     ));
+    let door = Data::new(Door {
+        origins: settings.cors.origins(),
+        insecure: settings.insecure_no_auth == Switch::On,
+    });
     let patience = settings.http.shutdown().as_secs();
     let unread = settings.http.write_timeout();
-    let server = HttpServer::new(move || http::app(service.clone(), intake.clone()))
+    let server = HttpServer::new(move || http::app(service.clone(), door.clone(), intake.clone()))
         .workers(settings.http.worker_count())
         .max_connections(settings.http.max_connections)
         .backlog(settings.http.backlog)

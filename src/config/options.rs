@@ -9,6 +9,8 @@ use std::{borrow::Cow, net::SocketAddr};
 use figment::value::Value;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+use super::origins;
+
 /// An option: its path in the TOML file and what it takes.
 pub(super) struct Opt {
     pub(super) path: &'static str,
@@ -33,6 +35,8 @@ pub(super) enum Takes {
     Name,
     /// A key that goes into an HTTP header, or nothing. Never shown.
     Secret,
+    /// Origins of web pages: a list, or text with commas between them.
+    Origins,
 }
 
 /// A value as it was found.
@@ -47,6 +51,8 @@ pub(super) enum Given<'a> {
 /// Names of the reserved kind, such as those of the file itself, are in [`super::sources`].
 pub(super) const OPTIONS: &[Opt] = &[
     opt("listen", Takes::Listen),
+    opt("admin_key", Takes::Secret),
+    opt("insecure_no_auth", ON_OR_OFF),
     opt("database_url", Takes::DatabaseUrl),
     opt("database_listen_url", Takes::ListenUrl),
     opt("log", Takes::LogFilter),
@@ -69,6 +75,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("http.shutdown_seconds", Takes::Whole(0, 3_600)),
     opt("http.max_connections", Takes::Whole(1, 1_000_000)),
     opt("http.backlog", Takes::Whole(1, 65_535)),
+    opt("cors.allowed_origins", Takes::Origins),
     opt("limits.body_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.message_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.messages_per_append", Takes::Whole(1, 10_000)),
@@ -201,6 +208,9 @@ impl Opt {
         if matches!(self.takes, Takes::Share) {
             return read_share(given).ok_or_else(|| "it takes a number over 0, up to 1".into());
         }
+        if matches!(self.takes, Takes::Origins) {
+            return origins::read(given);
+        }
         let text = match given {
             Given::Text(text) => Some(text),
             Given::Value(value) => value.as_str(),
@@ -255,7 +265,7 @@ impl Opt {
 impl Takes {
     fn check(&self, text: &str) -> Result<(), Cow<'static, str>> {
         match self {
-            Self::Whole(..) | Self::Share => Ok(()),
+            Self::Whole(..) | Self::Share | Self::Origins => Ok(()),
             Self::OneOf(words) => check(words.contains(&text), || one_of(words)),
             Self::Listen => check(parse_listen(text).is_some(), || {
                 "it takes an IP address and a port, such as `127.0.0.1:8080`, `0.0.0.0:8080`, `[::1]:8080` or \

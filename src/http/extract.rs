@@ -15,7 +15,6 @@ use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
-use crate::service::Caller;
 
 /// A request body: JSON text that can be stored as it is, not yet read. It holds its part of the room for bodies until
 /// its request is answered.
@@ -328,14 +327,4 @@ fn printable(name: &str) -> String {
         .take(64)
         .filter(char::is_ascii_graphic)
         .collect()
-}
-
-/// Whose request it is. There are no keys yet, so everything belongs to one tenant.
-impl FromRequest for Caller {
-    type Error = Problem;
-    type Future = std::future::Ready<Result<Self, Problem>>;
-
-    fn from_request(_: &HttpRequest, _: &mut Payload) -> Self::Future {
-        std::future::ready(Ok(Self::DEFAULT))
-    }
 }

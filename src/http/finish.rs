@@ -5,7 +5,7 @@
 
 use actix_web::body::{self, BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest};
@@ -106,7 +106,10 @@ pub async fn finish(
     };
     let response = response.map_into_boxed_body();
     let mut response = match problem {
-        Some(problem) => response.into_response(problem),
+        Some(mut problem) => {
+            keep_cross_origin(response.headers(), problem.headers_mut());
+            response.into_response(problem)
+        }
         None => response,
     };
     // But it waits for the end of one that is streamed, which that of events never comes to.
@@ -117,6 +120,15 @@ pub async fn finish(
         response.headers_mut().insert(REQUEST_ID, id);
     }
     Ok(response)
+}
+
+/// What lets a page of another site read an answer lets it read an error too.
+fn keep_cross_origin(from: &HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        if *name == header::VARY || name.as_str().starts_with("access-control-") {
+            to.append(name.clone(), value.clone());
+        }
+    }
 }
 
 fn problem_of(error: &Error, id: &str, path: &str) -> actix_web::HttpResponse {

@@ -3,6 +3,7 @@
 //! Handlers are thin: they read a request, call one use case, and write its answer. What a request
 //! means is the service's.
 
+mod access;
 mod admission;
 mod agents;
 mod compactions;
@@ -13,6 +14,7 @@ mod events;
 mod extract;
 mod finish;
 mod intake;
+mod keys;
 mod messages;
 mod openapi;
 mod operations;
@@ -21,17 +23,20 @@ mod respond;
 mod rewrites;
 mod schema;
 mod search;
+mod security;
 mod sessions;
 mod tenants;
 mod turns;
 
+use actix_cors::Cors;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::middleware::from_fn;
+use actix_web::middleware::{Condition, from_fn};
 use actix_web::web::{self, Data};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
 use utoipa_actix_web::AppExt;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+pub use access::Door;
 pub use intake::Intake;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
@@ -80,6 +85,9 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(tenants::list_tenants)
         .service(tenants::get_tenant)
         .service(tenants::patch_tenant)
+        .service(keys::create_key)
+        .service(keys::list_keys)
+        .service(keys::revoke_key)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::metrics)
@@ -89,6 +97,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
 /// The whole application for one worker.
 pub fn app(
     service: Data<Service>,
+    door: Data<Door>,
     intake: Data<Intake>,
 ) -> App<
     impl ServiceFactory<
@@ -103,7 +112,9 @@ pub fn app(
         .into_utoipa_app()
         .configure(routes)
         .split_for_parts();
+    let cors = Condition::new(!door.origins.is_empty(), cross_origin(&door.origins));
     app.app_data(service)
+        .app_data(door)
         .app_data(intake)
         .service(operations::home)
         .service(operations::docs)
@@ -112,9 +123,34 @@ pub fn app(
         .default_service(web::to(no_route))
         // Within whatever finds out who is asking.
         .wrap(from_fn(admission::admit))
+        .wrap(from_fn(access::admit))
+        .wrap(cors)
         .wrap(from_fn(finish::finish))
         .wrap(tracing_actix_web::TracingLogger::<finish::RequestSpan>::new())
 }
+
+/// For the pages of these origins: answers what browsers ask beforehand, which brings no key, and lets scripts see
+/// what else an answer says. Cookies play no part here, so credentials are not allowed.
+fn cross_origin(origins: &[String]) -> Cors {
+    let cors = Cors::default()
+        .allowed_methods(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+        .allow_any_header()
+        .expose_headers(EXPOSED)
+        .max_age(3_600);
+    origins
+        .iter()
+        .fold(cors, |cors, origin| cors.allowed_origin(origin))
+}
+
+/// Headers of answers that a script of another site may read.
+const EXPOSED: [&str; 6] = [
+    "etag",
+    "location",
+    "retry-after",
+    "x-request-id",
+    "idempotency-replayed",
+    "www-authenticate",
+];
 
 /// What no route takes: a wrong method on a path there is, or a path there is not.
 async fn no_route(request: HttpRequest) -> Result<HttpResponse, Problem> {

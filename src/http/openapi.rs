@@ -70,6 +70,7 @@ pub fn swagger_ui() -> SwaggerUi {
     SwaggerUi::new("/docs/{_:.*}").config(
         Config::new(["/openapi.json"])
             .try_it_out_enabled(true)
+            .persist_authorization(true)
             .display_request_duration(true)
             .doc_expansion("list")
             .default_models_expand_depth(0),
@@ -105,6 +106,7 @@ fn document() -> Value {
         {"name": "Context", "description": "What the model should see now."},
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Events", "description": "What happens, as it happens: server-sent events."},
+        {"name": "Keys", "description": "Who may use the API, and for which tenant. Needs the scope `admin`."},
         {"name": "Administration", "description": "Tenants, and what each may use."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
@@ -139,6 +141,7 @@ fn document() -> Value {
             code.insert("enum".into(), codes);
         }
     }
+    super::security::describe(&mut document);
     document
 }
 

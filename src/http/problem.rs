@@ -62,8 +62,8 @@ codes! {
     InvalidJson "INVALID_JSON" 400 "Unreadable JSON" "The body is not JSON that can be stored as it is. The detail says where.";
     InvalidParameter "INVALID_PARAMETER" 400 "Invalid parameter" "A part of the path or the query is not what it must be. `errors` names it.";
     SessionClosed "SESSION_CLOSED" 400 "Session closed" "The session is read-only. POST /sessions/{id}/reopen opens it again.";
-    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY`.";
-    Forbidden "FORBIDDEN" 403 "Not allowed" "The key does not have the scope that this needs.";
+    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY` with a key that is neither expired nor revoked.";
+    Forbidden "FORBIDDEN" 403 "Not allowed" "The key lacks the scope that this needs, or a web page of another site asked. The detail says which.";
     StorageQuotaExceeded "STORAGE_QUOTA_EXCEEDED" 403 "Storage quota exceeded" "The tenant stores as much as it may. Delete sessions, rewind or erase messages, shorten the retention, or have its `storedBytes` raised.";
     SessionNotFound "SESSION_NOT_FOUND" 404 "Session not found" "There is no session of this id, or it is not yours.";
     MessageNotFound "MESSAGE_NOT_FOUND" 404 "Message not found" "The session has no message of this id.";
@@ -72,6 +72,7 @@ codes! {
     DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
     TurnNotFound "TURN_NOT_FOUND" 404 "Turn not found" "GET /sessions/{id}/turns lists those there are.";
     TenantNotFound "TENANT_NOT_FOUND" 404 "Tenant not found" "GET /admin/tenants lists those there are.";
+    KeyNotFound "KEY_NOT_FOUND" 404 "Key not found" "GET /admin/keys lists those there are.";
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
     RequestTimeout "REQUEST_TIMEOUT" 408 "Request time-out" "The body came too slowly. Send it again, over a better line or in smaller requests.";
@@ -261,6 +262,9 @@ impl Problem {
             // What is left of the body would stand in front of the next request.
             response.force_close();
         }
+        if status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
         if let Some(allow) = self.allow.as_deref().map(HeaderValue::from_str) {
             response.insert_header((
                 header::ALLOW,
@@ -297,7 +301,13 @@ impl From<ServiceError> for Problem {
         use ServiceError as E;
         let detail = error.to_string();
         match error {
-            E::ScopeMissing(_) | E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
+            E::Unauthenticated => Self::new(Code::Unauthenticated, detail),
+            E::ScopeMissing(_) | E::OtherTenant | E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
+            E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            E::InvalidKey { member, problem } => {
+                let at = FieldError::new(format!("/{member}"), problem);
+                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
             E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
             E::LimitReached { retry_after, .. } => {
                 Self::new(Code::RateLimited, detail).with_retry_after(retry_after)

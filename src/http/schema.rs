@@ -15,7 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 const MOST_FAULTS: usize = 50;
 
 /// The schema documents, each with the name of its component in the OpenAPI document.
-pub const DOCUMENTS: [(&str, &str); 11] = [
+pub const DOCUMENTS: [(&str, &str); 12] = [
     ("AgentDocument", include_str!("../../schemas/agent.json")),
     (
         "CreateSession",
@@ -42,6 +42,7 @@ pub const DOCUMENTS: [(&str, &str); 11] = [
         "PatchTenant",
         include_str!("../../schemas/tenant-patch.json"),
     ),
+    ("CreateKey", include_str!("../../schemas/key-create.json")),
 ];
 
 /// A schema of a request body.
@@ -58,6 +59,7 @@ pub enum Schema {
     Turn,
     Dispatch,
     PatchTenant,
+    CreateKey,
 }
 
 struct Compiled(Vec<Option<Validator>>);

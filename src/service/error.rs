@@ -15,6 +15,9 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Why a use case did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
+    /// There are keys, and none that counts came with the request. Which of the reasons it was is not told.
+    #[error("This needs a key that is valid: send `Authorization: Bearer KEY`.")]
+    Unauthenticated,
     /// The caller's key does not allow this.
     #[error("The key lacks the scope `{}`.", .0.as_str())]
     ScopeMissing(Scope),
@@ -57,6 +60,23 @@ pub enum ServiceError {
         most: usize,
         /// When to come back.
         retry_after: Duration,
+    },
+    /// A tenant's key was to make one for another tenant.
+    #[error("A tenant's key makes keys of its own tenant only.")]
+    OtherTenant,
+    /// No such key, or another tenant's.
+    #[error("No key `{id}`.")]
+    KeyNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// A key cannot be made so.
+    #[error("`{member}` {problem}.")]
+    InvalidKey {
+        /// Which member of the request.
+        member: &'static str,
+        /// What it must be.
+        problem: &'static str,
     },
     /// No such session.
     #[error("No session `{id}`.")]

@@ -15,6 +15,7 @@ mod error;
 mod events;
 mod explain;
 mod hub;
+mod keys;
 mod layout;
 mod limits;
 mod messages;
@@ -31,6 +32,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -50,6 +52,7 @@ pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
 pub use hub::Hub;
+pub use keys::{Identity, Key, KeyRequest};
 pub use limits::{EffectiveLimits, LimitDefaults};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::Metrics;
@@ -111,6 +114,7 @@ pub struct Service {
 
 struct Inner {
     database: Database,
+    doors: keys::Doors,
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
@@ -136,6 +140,8 @@ struct Inner {
 pub struct Parts {
     /// The database.
     pub database: Database,
+    /// The key that manages all others, if one is set.
+    pub admin_key: Option<SecretString>,
     /// Who writes summaries.
     pub summarizer: Summarizer,
     /// The server's defaults.
@@ -163,6 +169,7 @@ impl Service {
         Self {
             inner: Arc::new(Inner {
                 database: parts.database,
+                doors: keys::Doors::new(parts.admin_key.as_ref()),
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,

@@ -114,7 +114,7 @@ impl Service {
     /// The caller may not manage it, there is no such tenant, or the database failed.
     pub async fn load_tenant(&self, caller: Caller, name: &str) -> Result<Tenant, ServiceError> {
         caller.require(Scope::Admin)?;
-        let row = self.database().find_tenant(name).await?;
+        let row = self.database().find_tenant_row(name).await?;
         let row = row.filter(|row| {
             caller.authority == Authority::Server || caller.tenant == TenantId(row.id)
         });

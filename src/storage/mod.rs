@@ -21,6 +21,7 @@ mod edits;
 mod elisions;
 mod events;
 mod forks;
+mod keys;
 mod landmarks;
 mod leases;
 mod listen;
@@ -56,6 +57,7 @@ pub use edits::{EditMessage, EditRefusal};
 pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;
+pub use keys::{CreateKey, RevokeKey, StoredKey};
 pub use landmarks::Aim;
 pub use leases::{
     AcquireLease, Acquired, AnnounceRun, Announced, EndExpired, ReleaseLease, RenewLease,

@@ -219,7 +219,7 @@ impl Database {
     ///
     /// # Errors
     /// The database gave no answer.
-    pub async fn find_tenant(&self, name: &str) -> Result<Option<TenantRow>> {
+    pub async fn find_tenant_row(&self, name: &str) -> Result<Option<TenantRow>> {
         Ok(reading!(self, pool => sqlx::query_as(concat!(
             "SELECT id, name, created_at, ", limits!(), " FROM tenants WHERE name = $1"
         ))
