@@ -166,6 +166,12 @@ pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
             return Err(StartError::NoDirectory(directory.display().to_string()));
         }
     }
+    // Migrations hold a lock of the session, which a pooler may leave behind: not through one, if that can be helped.
+    let direct = settings.listen_url().and_then(|url| Url::parse(url).ok());
+    let url = match (url, direct) {
+        (Url::Postgres(_), Some(direct @ Url::Postgres(_))) => direct,
+        (url, _) => url,
+    };
     Database::migrate(&url, &database_options(settings))
         .await
         .map_err(|source| StartError::Migrate {
