@@ -23,8 +23,7 @@ use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{
-    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, Service, ServiceError,
-    Summarizer,
+    Bounds, Defaults, EventTimes, Explanation, ModelAt, Parts, Service, ServiceError, Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
 
@@ -238,25 +237,26 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     })
 }
 
-/// Why a dispatch of a session looked as it did: of that number, else the newest. `None` if there is none.
-/// Only reads, so it may be asked beside a running server.
+/// Why a dispatch of a tenant's session looked as it did: of that number, else the newest. Only reads, so it may be
+/// asked beside a running server.
 ///
 /// # Errors
-/// The database cannot be opened, or gave no answer.
+/// There is no database, tenant, session or dispatch, or the database cannot be opened or gave no answer.
 pub async fn explain(
     settings: &Settings,
+    tenant: &str,
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
-    if let Url::Sqlite(path) = parse_url(settings)?
-        && !path.is_file()
-    {
-        return Err(StartError::NoDatabase(path.display().to_string()));
-    }
     let Opened {
         service, database, ..
-    } = open(settings).await?;
-    let explained = service.explain(Caller::DEFAULT, session, n).await;
+    } = keys::existing(settings).await?;
+    let explained = match service.find_tenant(tenant).await {
+        Ok(Some(caller)) => service.explain(caller, session, n).await,
+        // Of what does not exist there are no sessions.
+        Ok(None) => Err(ServiceError::session_not_found(session)),
+        Err(error) => Err(error),
+    };
     database.close().await;
     explained.map_err(StartError::Explain)
 }

@@ -54,6 +54,9 @@ enum Command {
         session: String,
         /// The dispatch's number; the newest unless given
         n: Option<i64>,
+        /// The tenant whose session it is
+        #[arg(long, default_value = "default")]
+        tenant: String,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -190,9 +193,15 @@ fn run(command: Command) -> Result<(), Failure> {
                 applied.join("\n")
             })
         }
-        Command::Explain { session, n, json } => {
+        Command::Explain {
+            session,
+            n,
+            tenant,
+            json,
+        } => {
             let (settings, runtime) = prepare()?;
-            let explained = runtime.block_on(Box::pin(app::explain(&settings, &session, n)))?;
+            let explaining = app::explain(&settings, &tenant, &session, n);
+            let explained = runtime.block_on(Box::pin(explaining))?;
             print(&if json {
                 explained.to_json()
             } else {

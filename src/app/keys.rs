@@ -103,7 +103,7 @@ pub async fn revoke_key(settings: &Settings, id: &str) -> Result<(), StartError>
 }
 
 /// Opens a database that is there.
-async fn existing(settings: &Settings) -> Result<Opened, StartError> {
+pub(super) async fn existing(settings: &Settings) -> Result<Opened, StartError> {
     if let Url::Sqlite(path) = parse_url(settings)?
         && !path.is_file()
     {

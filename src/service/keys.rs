@@ -287,6 +287,15 @@ impl Service {
         Ok((key, text))
     }
 
+    /// The service itself, at work for the tenant of this name, if there is one.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub async fn find_tenant(&self, name: &str) -> Result<Option<Caller>, ServiceError> {
+        let tenant = self.database().find_tenant(name).await?;
+        Ok(tenant.map(Caller::itself))
+    }
+
     /// The tenant for which a caller makes a key.
     async fn tenant_of(
         &self,

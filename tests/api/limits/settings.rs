@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::until;
+use crate::access::{ADMIN, guarded, holder};
 use crate::support::app::base_variables;
 use crate::support::{Backend, TestApp};
 
@@ -106,6 +107,33 @@ async fn a_list_of_tenants_has_pages(
         .await
         .problem(400, "INVALID_PARAMETER");
     app.get("/admin/tenants/a.c").await.expect(200);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_admin_reads_its_own_limits_and_changes_none(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = guarded(backend).await;
+    let blue = holder(&app, "blue", &["admin"]).await;
+    let limits = json!({"concurrentTurns": 2, "requestsPerSecond": 5000});
+    let own = "/admin/tenants/blue";
+    app.with_key(ADMIN).patch(own, &limits).await.expect(200);
+    let read = blue.get(own).await.expect(200).json();
+    assert_eq!(read["effective"]["concurrentTurns"], 2, "{read}");
+    let list = blue.get("/admin/tenants").await.expect(200).json();
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(1), "{list}");
+    assert_eq!(list["data"][0]["name"], "blue");
+
+    let none = json!({"concurrentTurns": 0});
+    blue.patch(own, &none).await.problem(403, "FORBIDDEN");
+    blue.get(PATH).await.problem(404, "TENANT_NOT_FOUND");
+    blue.patch(PATH, &none)
+        .await
+        .problem(404, "TENANT_NOT_FOUND");
+    assert_eq!(blue.get(own).await.expect(200).json(), read);
+    let reader = holder(&app, "blue", &["read", "write"]).await;
+    reader.get(own).await.problem(403, "FORBIDDEN");
 }
 
 fn tenants(app: &TestApp, arguments: &[&str]) -> Output {
