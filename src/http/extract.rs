@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::intake::{Intake, Taken};
+use super::intake::{Intake, Taken, Unread};
 use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
@@ -29,13 +29,17 @@ impl FromRequest for Body {
         let intake = request.app_data::<web::Data<Intake>>().cloned();
         let announced = text(request, header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
         let checked = check_head(request, announced);
-        let payload = payload.take();
+        let (mut payload, request) = (payload.take(), request.clone());
         Box::pin(async move {
             let intake = intake
                 .ok_or_else(|| Problem::new(Code::Internal, "The server takes in no bodies."))?;
             intake.check(announced)?;
             checked?;
-            Ok(Self(intake.read(payload, announced).await?))
+            let taken = intake.read(&mut payload, announced).await;
+            if matches!(&taken, Err(problem) if problem.code == Code::RequestTimeout) {
+                Unread::keep(payload, &request);
+            }
+            taken.map(Self)
         })
     }
 }

@@ -1,9 +1,13 @@
 //! Taking in bodies: not larger than allowed, within time, and not more at once than there is room for.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::Payload;
+use actix_web::{HttpMessage, HttpRequest};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -22,6 +26,53 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const COME_AGAIN: Duration = Duration::from_secs(1);
 /// So many bytes within the time-out are progress.
 const PROGRESS: usize = 16 << 10;
+
+/// A body whose client was too slow. As long as it is kept, the server knows that it was not read to its end, and
+/// closes the connection behind the answer; without, it would go on reading a chunked one for as long as that lasts.
+pub struct Unread {
+    _payload: Payload,
+}
+
+/// An answer with the body that was not read.
+struct Beside {
+    answer: BoxBody,
+    _unread: Unread,
+}
+
+impl MessageBody for Beside {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.answer.size()
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.get_mut().answer).poll_next(context)
+    }
+}
+
+impl Unread {
+    /// Keeps a body until its request is answered.
+    pub fn keep(payload: Payload, request: &HttpRequest) {
+        request.extensions_mut().insert(Self { _payload: payload });
+    }
+
+    /// The answer to a request, with the body that was kept for it.
+    #[must_use]
+    pub fn beside(request: &HttpRequest, answer: BoxBody) -> BoxBody {
+        let kept = request.extensions_mut().remove::<Self>();
+        match kept {
+            Some(unread) => BoxBody::new(Beside {
+                answer,
+                _unread: unread,
+            }),
+            None => answer,
+        }
+    }
+}
 
 /// The bounds of what is taken in, and the room that there is, shared by all workers.
 #[derive(Debug)]
@@ -73,7 +124,7 @@ impl Intake {
     /// It is too large, there was no room in time, or the client was too slow or went away.
     pub async fn read(
         &self,
-        mut payload: Payload,
+        payload: &mut Payload,
         announced: Option<usize>,
     ) -> Result<Taken, Problem> {
         let mut room = self.reserve(announced.unwrap_or(0)).await?;
@@ -187,11 +238,11 @@ mod tests {
     #[tokio::test]
     async fn room_is_held_until_the_body_is_dropped() {
         let intake = intake(1 << 20, 256 << 10);
-        let first = intake.read(body(&[200 << 10]), Some(200 << 10)).await;
-        let refused = intake.read(body(&[100 << 10]), Some(100 << 10)).await;
+        let first = intake.read(&mut body(&[200 << 10]), Some(200 << 10)).await;
+        let refused = intake.read(&mut body(&[100 << 10]), Some(100 << 10)).await;
         assert_eq!(refused.unwrap_err().code, Code::Overloaded);
         drop(first);
-        let second = intake.read(body(&[100 << 10]), Some(100 << 10)).await;
+        let second = intake.read(&mut body(&[100 << 10]), Some(100 << 10)).await;
         assert_eq!(second.unwrap().bytes.len(), 100 << 10);
         assert_eq!(intake.room.available_permits(), 256);
     }
@@ -199,10 +250,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_of_unknown_length_takes_room_as_it_grows() {
         let intake = intake(1 << 20, 256 << 10);
-        let taken = intake.read(body(&[1_000; 100]), None).await.unwrap();
+        let taken = intake.read(&mut body(&[1_000; 100]), None).await.unwrap();
         assert_eq!(taken.bytes.len(), 100_000);
         assert_eq!(intake.room.available_permits(), 128);
-        let refused = intake.read(body(&[1_000; 200]), None).await;
+        let refused = intake.read(&mut body(&[1_000; 200]), None).await;
         assert_eq!(refused.unwrap_err().code, Code::Overloaded);
         drop(taken);
         assert_eq!(intake.room.available_permits(), 256);
@@ -211,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn one_that_is_larger_than_all_room_takes_all_of_it() {
         let intake = intake(1 << 20, 64 << 10);
-        let taken = intake.read(body(&[500 << 10]), Some(500 << 10)).await;
+        let taken = intake.read(&mut body(&[500 << 10]), Some(500 << 10)).await;
         assert_eq!(taken.unwrap().bytes.len(), 500 << 10);
         assert_eq!(intake.room.available_permits(), 64);
     }
@@ -222,7 +273,7 @@ mod tests {
         assert!(intake.check(Some(1_000)).is_ok());
         let refused = intake.check(Some(1_001)).unwrap_err();
         assert_eq!(refused.code, Code::PayloadTooLarge);
-        let refused = intake.read(body(&[600, 600]), Some(10)).await;
+        let refused = intake.read(&mut body(&[600, 600]), Some(10)).await;
         assert_eq!(refused.unwrap_err().code, Code::PayloadTooLarge);
         assert_eq!(intake.room.available_permits(), 1_024);
     }
