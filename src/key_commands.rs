@@ -151,7 +151,7 @@ fn to_json(keys: &[Key]) -> String {
             "revokedAt": key.revoked_at,
         })
     });
-    format!("{:#}", serde_json::Value::from_iter(shown))
+    format!("{:#}", shown.collect::<serde_json::Value>())
 }
 
 fn table(keys: &[Key], now: Timestamp) -> String {

@@ -450,7 +450,7 @@ mod tests {
             "precis_019acf0b2a7c7d1e9f00aabbccddeeff",
             "precis_019acf0b2a7c7d1e9f00aabbccddeeff_",
             &key.to_uppercase(),
-            &key[1..],
+            &key.replacen('p', "", 1),
             &format!("{key}0"),
             &format!(" {key}"),
             &key.replace('_', "-"),

@@ -2,7 +2,7 @@
 
 use super::{fine, load, load_file, mistake};
 use crate::config::Switch;
-use secrecy::ExposeSecret as _;
+use secrecy::ExposeSecret;
 
 #[test]
 fn the_admin_key_is_long_or_none() {
@@ -11,7 +11,7 @@ fn the_admin_key_is_long_or_none() {
     let key = "0123456789abcdef";
     let settings = fine(&[("PRECIS_ADMIN_KEY", key)]);
     assert_eq!(
-        settings.admin_key().map(|key| key.expose_secret()),
+        settings.admin_key().map(ExposeSecret::expose_secret),
         Some(key)
     );
     assert!(!format!("{settings:?}").contains(key), "it is never shown");
