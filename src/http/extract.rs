@@ -15,6 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
+use crate::service::Service;
 
 /// A request body: JSON text that can be stored as it is, not yet read. It holds its part of the room for bodies until
 /// its request is answered.
@@ -36,8 +37,12 @@ impl FromRequest for Body {
             intake.check(announced)?;
             checked?;
             let taken = intake.read(&mut payload, announced).await;
-            if matches!(&taken, Err(problem) if problem.code == Code::RequestTimeout) {
+            let refused = taken.as_ref().err().map(|problem| problem.code);
+            if refused == Some(Code::RequestTimeout) {
                 Unread::keep(payload, &request);
+                count_refusal(&request, "body_timeout");
+            } else if refused == Some(Code::Overloaded) {
+                count_refusal(&request, "body_bytes_in_flight");
             }
             taken.map(Self)
         })
@@ -47,6 +52,12 @@ impl FromRequest for Body {
 fn text(request: &HttpRequest, name: header::HeaderName) -> Option<String> {
     let value = request.headers().get(name)?;
     Some(value.to_str().unwrap_or_default().to_ascii_lowercase())
+}
+
+fn count_refusal(request: &HttpRequest, limit: &'static str) {
+    if let Some(service) = request.app_data::<web::Data<Service>>() {
+        service.count_refusal(limit);
+    }
 }
 
 fn check_head(request: &HttpRequest, announced: Option<usize>) -> Result<(), Problem> {
