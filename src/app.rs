@@ -1,15 +1,15 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
 mod keys;
+mod listening;
+mod tenants;
 mod watched;
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use actix_web::HttpServer;
 use actix_web::dev::{Server, ServerHandle};
-use actix_web::web::Data;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,8 @@ use crate::service::{
     ServiceError, Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
+
+pub use tenants::{list_tenants, set_tenant};
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +109,9 @@ pub enum StartError {
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
+    /// A tenant cannot be shown or changed.
+    #[error(transparent)]
+    Tenants(ServiceError),
     /// There are no keys, and the address is not this machine's alone.
     #[error(
         "there are no keys, so that whoever reaches {0} could read and change everything. Either make a key \
@@ -176,6 +181,12 @@ pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
             return Err(StartError::NoDirectory(directory.display().to_string()));
         }
     }
+    // Migrations hold a lock of the session, which a pooler may leave behind: not through one, if that can be helped.
+    let direct = settings.listen_url().and_then(|url| Url::parse(url).ok());
+    let url = match (url, direct) {
+        (Url::Postgres(_), Some(direct @ Url::Postgres(_))) => direct,
+        (url, _) => url,
+    };
     Database::migrate(&url, &database_options(settings))
         .await
         .map_err(|source| StartError::Migrate {
@@ -224,6 +235,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             auto_concurrency: settings.auto_compact.concurrency,
             auto_first_wait: settings.auto_compact.backoff_initial(),
         },
+        limits: listening::limits(settings),
         events: EventTimes {
             keep_alive: settings.events.keep_alive(),
             poll: settings.events.poll(),
@@ -309,7 +321,7 @@ impl Application {
         let is_open = keys::may_listen(&service, &settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
-        let (server, address) = bind(&settings, service.clone())?;
+        let (server, address) = listening::bind(&settings, service.clone())?;
         let watched = bind_watched(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
         keys::tell(is_open, address);
@@ -433,35 +445,6 @@ async fn signalled() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), StartError> {
-    let address = settings.listen;
-    let listen = |source| StartError::Listen {
-        address,
-        option: "listen, PRECIS_LISTEN",
-        source,
-    };
-    let body_bytes = settings.limits.body_bytes;
-    let service = Data::new(service);
-    let patience = settings.http.shutdown().as_secs();
-    let door = Data::new(http::Door {
-        origins: settings.cors.origins(),
-        insecure: settings.insecure_no_auth == config::Switch::On,
-    });
-    let server = HttpServer::new(move || http::app(service.clone(), door.clone(), body_bytes))
-        .workers(settings.http.worker_count())
-        .max_connections(settings.http.max_connections)
-        .keep_alive(settings.http.keep_alive())
-        .client_request_timeout(settings.http.header_timeout())
-        .shutdown_timeout(patience)
-        // The pieces of a stream are small; none waits for the acknowledgement of the one before.
-        .tcp_nodelay(true)
-        .disable_signals()
-        .bind(address)
-        .map_err(listen)?;
-    let bound = server.addrs().first().copied().unwrap_or(address);
-    Ok((server.run(), bound))
 }
 
 fn defaults(settings: &Settings) -> Result<Defaults, StartError> {

@@ -13,6 +13,7 @@
 //! a file other than the configuration, and defaults of any kind, which belong in the TOML file.
 
 mod access;
+mod limits;
 mod mistake;
 mod options;
 mod origins;
@@ -32,6 +33,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::access::CorsSettings;
+pub use self::limits::{LimitSettings, TenantSettings};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
 pub use self::policies::{AutoCompactSettings, PruningSettings, When};
@@ -77,6 +79,7 @@ pub struct Settings {
     pub http: HttpSettings,
     pub cors: CorsSettings,
     pub limits: LimitSettings,
+    pub tenants: TenantSettings,
     pub compaction: CompactionSettings,
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
@@ -103,17 +106,12 @@ pub struct HttpSettings {
     pub workers: usize,
     pub keep_alive_seconds: u64,
     pub header_timeout_seconds: u64,
+    pub body_timeout_seconds: u64,
+    /// 0 means as long as the system waits.
+    pub write_timeout_seconds: u64,
     pub shutdown_seconds: u64,
     pub max_connections: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitSettings {
-    pub body_bytes: usize,
-    pub message_bytes: usize,
-    pub messages_per_append: usize,
-    pub metadata_bytes: usize,
+    pub backlog: u32,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -448,6 +446,16 @@ impl HttpSettings {
     #[must_use]
     pub fn header_timeout(&self) -> Duration {
         Duration::from_secs(self.header_timeout_seconds)
+    }
+
+    #[must_use]
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_secs(self.body_timeout_seconds)
+    }
+
+    #[must_use]
+    pub fn write_timeout(&self) -> Option<Duration> {
+        (self.write_timeout_seconds > 0).then(|| Duration::from_secs(self.write_timeout_seconds))
     }
 
     #[must_use]

@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use precis::{
     app::{self, Application, StartError},
     config::{ConfigError, DEFAULTS, Settings, Switch},
     http,
-    service::{ImportRequest, PruneRequest},
+    service::{ImportRequest, PruneRequest, TenantPatch},
     telemetry::{self, Telemetry, TelemetryError},
     upkeep::{self, UpkeepError},
 };
@@ -119,6 +119,9 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Show tenants and change what they may use
+    #[command(subcommand)]
+    Tenants(TenantsCommand),
     /// Make, list and revoke the keys with which requests are made
     Keys {
         #[command(subcommand)]
@@ -128,6 +131,67 @@ enum Command {
     Openapi,
     /// Print every option with its meaning and default, as a TOML file to start from
     Config,
+}
+
+#[derive(Subcommand, Clone)]
+enum TenantsCommand {
+    /// Show all tenants with their limits
+    List,
+    /// Change a tenant's limits; a running server takes them up within two seconds
+    Set(Box<TenantLimits>),
+}
+
+/// Each takes a number, 0 for no limit, or `default` for what the server's settings say. What is not given stays.
+#[derive(Args, Clone)]
+struct TenantLimits {
+    /// The tenant's name
+    name: String,
+    /// Requests in a second, over all replicas
+    #[arg(long, value_parser = limit::<1_000_000>)]
+    requests_per_second: Option<Limit>,
+    /// Requests that may come at once after a pause
+    #[arg(long, value_parser = limit::<1_000_000>)]
+    request_burst: Option<Limit>,
+    /// Sessions that are compacted at once
+    #[arg(long, value_parser = limit::<1_000_000>)]
+    concurrent_compactions: Option<Limit>,
+    /// Turns that run at once
+    #[arg(long, value_parser = limit::<1_000_000>)]
+    concurrent_turns: Option<Limit>,
+    /// Bytes that all its sessions hold
+    #[arg(long, value_parser = limit::<9_007_199_254_740_991>)]
+    stored_bytes: Option<Limit>,
+    /// Days after which sessions that nothing is written to are deleted
+    #[arg(long, value_parser = limit::<36_500>)]
+    retention_days: Option<Limit>,
+}
+
+/// A tenant's own limit; `None`: the server's.
+#[derive(Clone, Copy)]
+struct Limit(Option<i64>);
+
+fn limit<const MOST: i64>(text: &str) -> Result<Limit, String> {
+    if text == "default" {
+        return Ok(Limit(None));
+    }
+    let number = text.parse().ok().filter(|n| (0..=MOST).contains(n));
+    number
+        .map(|number| Limit(Some(number)))
+        .ok_or_else(|| format!("it takes a whole number from 0 to {MOST}, or `default`"))
+}
+
+impl TenantLimits {
+    fn patch(&self) -> TenantPatch {
+        let given = |limit: Option<Limit>| limit.map(|limit| limit.0);
+        TenantPatch {
+            requests_per_second: given(self.requests_per_second),
+            request_burst: given(self.request_burst),
+            concurrent_compactions: given(self.concurrent_compactions),
+            concurrent_turns: given(self.concurrent_turns),
+            stored_bytes: given(self.stored_bytes),
+            retention_days: given(self.retention_days),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -211,6 +275,20 @@ fn run(command: Command) -> Result<(), Failure> {
         | Command::Import { .. } => {
             let (settings, runtime, _) = prepare()?;
             runtime.block_on(Box::pin(keep_up(&settings, command)))
+        }
+        Command::Tenants(command) => {
+            let (settings, runtime, _) = prepare()?;
+            let tenants = runtime.block_on(Box::pin(async {
+                match command {
+                    TenantsCommand::List => app::list_tenants(&settings).await,
+                    TenantsCommand::Set(set) => {
+                        let changed = app::set_tenant(&settings, &set.name, set.patch()).await;
+                        changed.map(|tenant| vec![tenant])
+                    }
+                }
+            }))?;
+            let tenants: Vec<String> = tenants.iter().map(ToString::to_string).collect();
+            print(&tenants.join("\n"))
         }
         Command::Keys { command } => {
             let (settings, runtime, _) = prepare()?;
@@ -331,7 +409,10 @@ fn explain(failure: &Failure) -> String {
     let advice = match failure {
         Failure::Config(_) => "Nothing was started.",
         Failure::Start(
-            StartError::Explain(_) | StartError::NoDatabase(_) | StartError::Keys(_),
+            StartError::Explain(_)
+            | StartError::NoDatabase(_)
+            | StartError::Keys(_)
+            | StartError::Tenants(_),
         ) => return text,
         Failure::Start(_) => {
             "Nothing is being served. `precis config` describes the options; PRECIS_LOG=debug says more."

@@ -6,27 +6,23 @@ use std::pin::Pin;
 use actix_web::dev::Payload;
 use actix_web::http::header;
 use actix_web::{FromRequest, HttpRequest, web};
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::intake::{Intake, Taken, Unread};
 use super::once::Header;
 use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
-use crate::service::RequestKey;
+use crate::service::{RequestKey, Service};
 
-/// The largest body taken, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimit(pub usize);
-
-/// A request body: JSON text that can be stored as it is, not yet read; and the key it came with.
+/// A request body: JSON text that can be stored as it is, not yet read; and the key it came with. It holds its part of
+/// the room for bodies until its request is answered.
 #[derive(Debug)]
 pub struct Body {
-    bytes: Bytes,
+    taken: Taken,
     key: Option<RequestKey>,
 }
 
@@ -35,52 +31,54 @@ impl FromRequest for Body {
     type Future = Pin<Box<dyn Future<Output = Result<Self, Problem>>>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let limit = body_limit(request);
-        let checked = check_head(request, limit).and_then(|()| Header::of(request));
-        let mut payload = payload.take();
+        let intake = request.app_data::<web::Data<Intake>>().cloned();
+        let announced = text(request, header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
+        let checked = check_head(request, announced);
+        let header = Header::of(request);
+        let (mut payload, request) = (payload.take(), request.clone());
         Box::pin(async move {
-            let header = checked?;
-            let mut body = BytesMut::new();
-            while let Some(chunk) = payload.next().await {
-                let chunk = chunk.map_err(|_| {
-                    Problem::new(Code::InvalidJson, "The body broke off before its end.")
-                })?;
-                if body.len() + chunk.len() > limit {
-                    return Err(too_large(limit));
-                }
-                body.extend_from_slice(&chunk);
+            let intake = intake
+                .ok_or_else(|| Problem::new(Code::Internal, "The server takes in no bodies."))?;
+            intake.check(announced)?;
+            checked?;
+            let header = header?;
+            let taken = intake.read(&mut payload, announced).await;
+            let refused = taken.as_ref().err().map(|problem| problem.code);
+            if refused == Some(Code::RequestTimeout) {
+                Unread::keep(payload, &request);
+                count_refusal(&request, "body_timeout");
+            } else if refused == Some(Code::Overloaded) {
+                count_refusal(&request, "body_bytes_in_flight");
             }
+            let taken = taken?;
             Ok(Self {
-                key: header.map(|header| header.with_body(&body)),
-                bytes: body.freeze(),
+                key: header.map(|header| header.with_body(&taken.bytes)),
+                taken,
             })
         })
     }
 }
 
-/// The largest body that a request may have, in bytes.
-pub fn body_limit(request: &HttpRequest) -> usize {
-    request
-        .app_data::<web::Data<BodyLimit>>()
-        .map_or(usize::MAX, |limit| limit.0)
+fn text(request: &HttpRequest, name: header::HeaderName) -> Option<String> {
+    let value = request.headers().get(name)?;
+    Some(value.to_str().unwrap_or_default().to_ascii_lowercase())
 }
 
-fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
-    let text = |name| {
-        let value = request.headers().get(name)?;
-        Some(value.to_str().unwrap_or_default().to_ascii_lowercase())
-    };
-    let announced: Option<usize> = text(header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
-    if announced.is_some_and(|bytes| bytes > limit) {
-        return Err(too_large(limit));
+fn count_refusal(request: &HttpRequest, limit: &'static str) {
+    if let Some(service) = request.app_data::<web::Data<Service>>() {
+        service.count_refusal(limit);
     }
-    if text(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+}
+
+fn check_head(request: &HttpRequest, announced: Option<usize>) -> Result<(), Problem> {
+    let encoding = text(request, header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| encoding != "identity") {
         return Err(Problem::new(
             Code::UnsupportedMediaType,
             "Compressed bodies are not taken; send the JSON as it is.",
         ));
     }
-    let Some(kind) = text(header::CONTENT_TYPE) else {
+    let Some(kind) = text(request, header::CONTENT_TYPE) else {
         return Ok(());
     };
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -93,16 +91,6 @@ fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
         Code::UnsupportedMediaType,
         "The body must be JSON: send `Content-Type: application/json`.",
     ))
-}
-
-/// The refusal of a larger one.
-pub fn too_large(limit: usize) -> Problem {
-    Problem::new(
-        Code::PayloadTooLarge,
-        format!(
-            "The body is larger than {limit} bytes (limits.body_bytes). Send it in several requests, or raise the limit."
-        ),
-    )
 }
 
 impl From<JsonFault> for Problem {
@@ -129,7 +117,7 @@ impl Body {
 
     /// The text, once it is known to be acceptable JSON.
     fn text(&self) -> Result<&str, Problem> {
-        let text = json::check_text(&self.bytes)?;
+        let text = json::check_text(&self.taken.bytes)?;
         if text.starts_with('\u{feff}') {
             return Err(Problem::new(
                 Code::InvalidJson,
@@ -184,7 +172,7 @@ impl Body {
         &'a self,
         schema: Schema,
     ) -> Result<T, Problem> {
-        if self.bytes.iter().all(u8::is_ascii_whitespace) {
+        if self.taken.bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(T::default());
         }
         self.read(schema)

@@ -13,6 +13,7 @@ use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
 
+use super::intake::Unread;
 use super::problem::{Code, Problem};
 use super::watch;
 
@@ -122,6 +123,9 @@ pub async fn finish(
         }
         None => response,
     };
+    let request = response.request().clone();
+    response = response.map_body(|_, body| Unread::beside(&request, body));
+    drop(request);
     // But it waits for the end of one that is streamed, which that of events never comes to.
     if is_head && response.response().body().size() == BodySize::Stream {
         response = response.map_body(|_, _| BoxBody::new(body::None::new()));

@@ -4,6 +4,7 @@
 //! means is the service's.
 
 mod access;
+mod admission;
 mod agents;
 mod compactions;
 mod context;
@@ -12,6 +13,7 @@ mod dispatches;
 mod events;
 mod extract;
 mod finish;
+mod intake;
 mod keys;
 mod messages;
 mod once;
@@ -26,6 +28,7 @@ mod search;
 mod security;
 mod sessions;
 mod shapes;
+mod tenants;
 mod turns;
 mod watch;
 
@@ -38,6 +41,7 @@ use utoipa_actix_web::AppExt;
 use utoipa_actix_web::service_config::ServiceConfig;
 
 pub use access::Door;
+pub use intake::Intake;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
 pub use schema::warm_up as schemas_are_sound;
@@ -83,6 +87,9 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(compactions::get_compaction)
         .service(events::session_events)
         .service(events::all_events)
+        .service(tenants::list_tenants)
+        .service(tenants::get_tenant)
+        .service(tenants::patch_tenant)
         .service(keys::create_key)
         .service(keys::list_keys)
         .service(keys::revoke_key)
@@ -96,7 +103,7 @@ fn routes(config: &mut ServiceConfig<'_>) {
 pub fn app(
     service: Data<Service>,
     door: Data<Door>,
-    body_bytes: usize,
+    intake: Data<Intake>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -113,12 +120,14 @@ pub fn app(
     let cors = Condition::new(!door.origins.is_empty(), cross_origin(&door.origins));
     app.app_data(service)
         .app_data(door)
-        .app_data(Data::new(extract::BodyLimit(body_bytes)))
+        .app_data(intake)
         .service(operations::home)
         .service(operations::docs)
         .service(operations::errors)
         .service(openapi::swagger_ui())
         .default_service(web::to(no_route))
+        // Within whatever finds out who is asking.
+        .wrap(from_fn(admission::admit))
         .wrap(from_fn(access::admit))
         .wrap(cors)
         .wrap(from_fn(finish::finish))

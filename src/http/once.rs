@@ -10,11 +10,10 @@ use std::pin::Pin;
 use actix_web::dev::Payload;
 use actix_web::http::header::{HeaderName, HeaderValue, LOCATION};
 use actix_web::http::{Method, StatusCode};
-use actix_web::{FromRequest, HttpRequest, HttpResponse};
-use futures_util::StreamExt;
+use actix_web::{FromRequest, HttpRequest, HttpResponse, web};
 use sha2::{Digest, Sha256};
 
-use super::extract::{body_limit, too_large};
+use super::intake::Intake;
 use super::problem::{Code, Problem};
 use super::respond::{json, text, to_text};
 use super::sessions::SessionBody;
@@ -68,14 +67,10 @@ impl Header {
     /// The key with the body it came with.
     #[must_use]
     pub fn with_body(self, body: &[u8]) -> RequestKey {
-        self.with_digest(Sha256::digest(body).into())
-    }
-
-    fn with_digest(self, digest: [u8; 32]) -> RequestKey {
         RequestKey {
             scope: self.scope,
             key: self.key,
-            digest,
+            digest: Sha256::digest(body).into(),
         }
     }
 }
@@ -103,21 +98,13 @@ impl FromRequest for Unread {
             Ok(None) => return Box::pin(std::future::ready(Ok(Self(None)))),
             Err(problem) => return Box::pin(std::future::ready(Err(problem))),
         };
-        let limit = body_limit(request);
+        let intake = request.app_data::<web::Data<Intake>>().cloned();
         let mut payload = payload.take();
         Box::pin(async move {
-            let (mut digest, mut bytes) = (Sha256::new(), 0);
-            while let Some(chunk) = payload.next().await {
-                let chunk = chunk.map_err(|_| {
-                    Problem::new(Code::InvalidJson, "The body broke off before its end.")
-                })?;
-                bytes += chunk.len();
-                if bytes > limit {
-                    return Err(too_large(limit));
-                }
-                digest.update(&chunk);
-            }
-            Ok(Self(Some(header.with_digest(digest.finalize().into()))))
+            let intake = intake
+                .ok_or_else(|| Problem::new(Code::Internal, "The server takes in no bodies."))?;
+            let taken = intake.read(&mut payload, None).await?;
+            Ok(Self(Some(header.with_body(&taken.bytes))))
         })
     }
 }

@@ -108,6 +108,7 @@ fn document() -> Value {
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Events", "description": "What happens, as it happens: server-sent events."},
         {"name": "Keys", "description": "Who may use the API, and for which tenant. Needs the scope `admin`."},
+        {"name": "Administration", "description": "Tenants, and what each may use."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
     parts.insert("tags".into(), tags);

@@ -64,15 +64,18 @@ codes! {
     SessionClosed "SESSION_CLOSED" 400 "Session closed" "The session is read-only. POST /sessions/{id}/reopen opens it again.";
     Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY` with a key that is neither expired nor revoked.";
     Forbidden "FORBIDDEN" 403 "Not allowed" "The key lacks the scope that this needs, or a web page of another site asked. The detail says which.";
+    StorageQuotaExceeded "STORAGE_QUOTA_EXCEEDED" 403 "Storage quota exceeded" "The tenant stores as much as it may. Delete sessions, rewind or erase messages, shorten the retention, or have its `storedBytes` raised.";
     SessionNotFound "SESSION_NOT_FOUND" 404 "Session not found" "There is no session of this id, or it is not yours.";
     MessageNotFound "MESSAGE_NOT_FOUND" 404 "Message not found" "The session has no message of this id.";
     AgentNotFound "AGENT_NOT_FOUND" 404 "Agent not found" "PUT /agents/{name} makes one.";
     CompactionNotFound "COMPACTION_NOT_FOUND" 404 "Compaction not found" "GET /sessions/{id}/compactions lists the versions there are.";
     DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
     TurnNotFound "TURN_NOT_FOUND" 404 "Turn not found" "GET /sessions/{id}/turns lists those there are.";
+    TenantNotFound "TENANT_NOT_FOUND" 404 "Tenant not found" "GET /admin/tenants lists those there are.";
     KeyNotFound "KEY_NOT_FOUND" 404 "Key not found" "GET /admin/keys lists those there are.";
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
+    RequestTimeout "REQUEST_TIMEOUT" 408 "Request time-out" "The body came too slowly. Send it again, over a better line or in smaller requests.";
     CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
     CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "What was to be written no longer fits the history; nothing was. The detail says whether to try again.";
     SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
@@ -85,13 +88,14 @@ codes! {
     ToolCallNotFound "TOOL_CALL_NOT_FOUND" 422 "Tool call not found" "A tool message answers no open call. Nothing of the append was stored.";
     ContextOverflow "CONTEXT_OVERFLOW" 422 "Context overflow" "The context does not fit the model's window, even after compacting.";
     SummaryNotSmaller "SUMMARY_NOT_SMALLER" 422 "Summary not smaller" "The summarizer wrote at least as much as it was to replace. Nothing changed.";
-    RateLimited "RATE_LIMITED" 429 "Rate limited" "Come back after `Retry-After`.";
+    RateLimited "RATE_LIMITED" 429 "Limit reached" "The detail names the tenant's limit: requests, compactions or turns. Come back after `Retry-After`.";
     Internal "INTERNAL" 500 "Internal error" "A fault of the server. Its log has the cause under the `requestId`.";
     SummarizerFailed "SUMMARIZER_FAILED" 502 "Summarizer failed" "The model that writes summaries gave none that can be used. The session is unchanged.";
     ModelFailed "MODEL_FAILED" 502 "Model failed" "The model server gave no usable answer.";
     ModelTimeout "MODEL_TIMEOUT" 504 "Model timeout" "The model server took too long.";
     TurnInterrupted "TURN_INTERRUPTED" 503 "Turn interrupted" "The server that ran the turn stopped before it ended. Send a turn without messages to try again.";
     ModelNotConfigured "MODEL_NOT_CONFIGURED" 503 "No model configured" "Set PRECIS_MODEL_BASE_URL and PRECIS_MODEL.";
+    Overloaded "OVERLOADED" 503 "Overloaded" "The server bears no more of this just now. Come back after `Retry-After`.";
     StorageUnavailable "STORAGE_UNAVAILABLE" 503 "Storage unavailable" "The database gave no answer in time. Come back after `Retry-After`.";
 }
 
@@ -260,6 +264,10 @@ impl Problem {
             let seconds = wait.as_millis().div_ceil(1_000).max(1);
             response.insert_header((header::RETRY_AFTER, seconds.to_string()));
         }
+        if self.code == Code::RequestTimeout {
+            // What is left of the body would stand in front of the next request.
+            response.force_close();
+        }
         if status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
         }
@@ -300,11 +308,19 @@ impl From<ServiceError> for Problem {
         let detail = error.to_string();
         match error {
             E::Unauthenticated => Self::new(Code::Unauthenticated, detail),
-            E::ScopeMissing(_) | E::OtherTenant => Self::new(Code::Forbidden, detail),
+            E::ScopeMissing(_) | E::OtherTenant | E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
             E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
             E::InvalidKey { member, problem } => {
                 let at = FieldError::new(format!("/{member}"), problem);
                 Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            }
+            E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
+            E::LimitReached { retry_after, .. } => {
+                Self::new(Code::RateLimited, detail).with_retry_after(retry_after)
+            }
+            E::StorageQuota { .. } => Self::new(Code::StorageQuotaExceeded, detail),
+            E::Overloaded { retry_after, .. } => {
+                Self::new(Code::Overloaded, detail).with_retry_after(retry_after)
             }
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
             E::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),

@@ -36,6 +36,7 @@ fn secure(operation: &mut Value) {
         return;
     };
     operation.insert("security".into(), json!([{"bearer": []}]));
+    let has_body = operation.contains_key("requestBody");
     let responses = operation
         .entry("responses")
         .or_insert_with(|| json!({}))
@@ -43,6 +44,10 @@ fn secure(operation: &mut Value) {
     let Some(responses) = responses else {
         return;
     };
+    if has_body {
+        let text = "The body came too slowly.";
+        responses.entry("408").or_insert_with(|| problem(text));
+    }
     let challenge = json!({"schema": {"type": "string"}, "description": "`Bearer`."});
     let wait =
         json!({"schema": {"type": "integer", "minimum": 1}, "description": "Seconds to wait."});
@@ -54,7 +59,7 @@ fn secure(operation: &mut Value) {
         ),
         (
             "403",
-            "The key lacks the scope, or a web page of another site asked.",
+            "The key lacks the scope, a web page of another site asked, or the tenant stores as much as it may.",
             None,
         ),
         (
@@ -64,7 +69,7 @@ fn secure(operation: &mut Value) {
         ),
         (
             "503",
-            "The database gave no answer in time.",
+            "The database gave no answer in time, or the server bears no more just now.",
             Some(("Retry-After", wait)),
         ),
     ] {

@@ -145,9 +145,10 @@ impl Service {
 
     fn settle_failure(&self, row: &SessionRow, id: &str, error: &ServiceError) -> Settled {
         match error {
-            ServiceError::CompactionInProgress { .. } | ServiceError::CompactionConflict => {
-                self.later(SOON)
-            }
+            // It waits its turn, which is no failure.
+            ServiceError::CompactionInProgress { .. }
+            | ServiceError::CompactionConflict
+            | ServiceError::LimitReached { .. } => self.later(SOON),
             // Another replica may take it at once.
             ServiceError::ShuttingDown => self.later(Duration::ZERO),
             ServiceError::SessionClosed | ServiceError::SessionNotFound { .. } => {

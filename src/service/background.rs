@@ -53,6 +53,7 @@ impl Service {
         if self.database().can_notify() {
             let signals = self.database().signals();
             self.spawn(Self::notify, signals);
+            self.spawn(Self::share_rates, ());
             if let Some(url) = listen {
                 self.inner.listens.store(true, Ordering::Relaxed);
                 self.spawn(Self::listen, url);
@@ -65,6 +66,7 @@ impl Service {
         self.inner.closing.cancel();
         self.inner.background.close();
         self.inner.background.wait().await;
+        self.stop_sharing().await;
     }
 
     pub(super) fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(

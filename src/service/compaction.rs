@@ -302,8 +302,9 @@ impl Service {
             token,
             now,
             expires_at: now.plus(bounds.lease),
+            most: self.most_compactions(key.tenant, request.cause).await,
         };
-        let once = request.once.clone();
+        let (once, most) = (request.once.clone(), acquire.most);
         match self.acquire_once(acquire, once.as_ref()).await? {
             Err(refusal) => return Err(refused(refusal, id)),
             Ok(Acquired::HeldUntil(until)) => {
@@ -312,6 +313,7 @@ impl Service {
                     retry_after: Duration::from_micros(left).min(LONGEST_RETRY),
                 });
             }
+            Ok(Acquired::Full) => return Err(self.compactions_full(most)),
             Ok(Acquired::Yes) => {}
         }
         let (cause, started) = (request.cause, Instant::now());

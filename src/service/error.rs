@@ -21,6 +21,46 @@ pub enum ServiceError {
     /// The caller's key does not allow this.
     #[error("The key lacks the scope `{}`.", .0.as_str())]
     ScopeMissing(Scope),
+    /// No such tenant, or another one than the caller's.
+    #[error("No tenant `{name}`.")]
+    TenantNotFound {
+        /// The name given, shortened.
+        name: String,
+    },
+    /// A tenant's own key was to change what the tenant may use.
+    #[error("A tenant's limits are changed with the server's admin key (PRECIS_ADMIN_KEY) only.")]
+    LimitsAreTheServers,
+    /// A tenant uses as much as it may. Time heals it.
+    #[error("The tenant's limit `{limit}` of {most} is reached; try again after `Retry-After`.")]
+    LimitReached {
+        /// Its name, as in the tenant's settings.
+        limit: &'static str,
+        /// How much it is.
+        most: i64,
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A tenant stores as much as it may. Time alone does not heal it.
+    #[error(
+        "The tenant's limit `storedBytes` of {most} would be exceeded; nothing was stored. Delete sessions, rewind or \
+         erase messages, or have the limit raised."
+    )]
+    StorageQuota {
+        /// Bytes that it may store.
+        most: i64,
+    },
+    /// The process bears no more of something just now.
+    #[error("{most} {what} already ({limit}); try again after `Retry-After`.")]
+    Overloaded {
+        /// Name of the setting.
+        limit: &'static str,
+        /// What there is so much of, as the end of a sentence.
+        what: &'static str,
+        /// How much it is.
+        most: usize,
+        /// When to come back.
+        retry_after: Duration,
+    },
     /// A tenant's key was to make one for another tenant.
     #[error("A tenant's key makes keys of its own tenant only.")]
     OtherTenant,
@@ -335,6 +375,9 @@ impl ServiceError {
             Self::ModelFailed(_) => "MODEL_FAILED",
             Self::ContextOverflow(_) => "CONTEXT_OVERFLOW",
             Self::SessionClosed => "SESSION_CLOSED",
+            Self::LimitReached { .. } => "RATE_LIMITED",
+            Self::StorageQuota { .. } => "STORAGE_QUOTA_EXCEEDED",
+            Self::Overloaded { .. } => "OVERLOADED",
             Self::NotMappable(_) => "VALIDATION_FAILED",
             Self::Storage(error) if error.is_temporary() => "STORAGE_UNAVAILABLE",
             Self::ShuttingDown | Self::ContextMoved => "STORAGE_UNAVAILABLE",

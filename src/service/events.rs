@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::error::refused;
@@ -98,6 +99,7 @@ impl Service {
     ) -> Result<SessionEvents, ServiceError> {
         let key = key(caller, id)?;
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let start = match last_event_id.map(|given| parse_event_id(given, key.session)) {
             None => Start::Live,
             Some(Ok(number)) => Start::After(number),
@@ -118,6 +120,7 @@ impl Service {
             page: VecDeque::new(),
             resync,
             _open: self.inner.metrics.begin_stream(StreamKind::Session),
+            _place: place,
         })
     }
 
@@ -131,6 +134,7 @@ impl Service {
         reconnected: bool,
     ) -> Result<TenantEvents, ServiceError> {
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let joining = self.inner.hub.joining.lock().await;
         let (watch, is_first) = self.inner.hub.follow(caller.tenant);
         let since = self.now().minus(WINDOW);
@@ -150,6 +154,7 @@ impl Service {
             page: VecDeque::new(),
             resync: reconnected.then_some(Resync::Reconnected),
             _open: self.inner.metrics.begin_stream(StreamKind::Tenant),
+            _place: place,
         })
     }
 
@@ -175,6 +180,7 @@ pub struct SessionEvents {
     page: VecDeque<EventRow>,
     resync: Option<Resync>,
     _open: InFlight,
+    _place: OwnedSemaphorePermit,
 }
 
 impl SessionEvents {
@@ -275,6 +281,7 @@ pub struct TenantEvents {
     page: VecDeque<SentEvent>,
     resync: Option<Resync>,
     _open: InFlight,
+    _place: OwnedSemaphorePermit,
 }
 
 impl TenantEvents {

@@ -193,6 +193,7 @@ impl Service {
             .map(|(_, message)| message.body.clone())
             .collect();
         let bytes = echo.iter().map(String::len).sum();
+        self.admit_bytes(key.tenant, bytes).await?;
         let append = AppendMessages {
             key,
             messages,

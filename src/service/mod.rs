@@ -18,6 +18,7 @@ mod health;
 mod hub;
 mod keys;
 mod layout;
+mod limits;
 mod messages;
 mod metrics;
 mod once;
@@ -30,6 +31,7 @@ mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod tenants;
 mod transfer;
 mod turns;
 mod watching;
@@ -60,6 +62,7 @@ pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, R
 pub use health::{Check, Health};
 pub use hub::Hub;
 pub use keys::{Identity, Key, KeyRequest};
+pub use limits::{EffectiveLimits, LimitDefaults};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
 pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
 pub use once::{Answered, RequestKey, Shown, Template};
@@ -71,6 +74,7 @@ pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use tenants::{Tenant, TenantPatch};
 pub use transfer::{Exported, ImportRequest, Imported, Selection, TransferError};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
@@ -130,6 +134,7 @@ struct Inner {
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    limits: limits::Limits,
     times: EventTimes,
     retention: RetentionTimes,
     hub: Arc<Hub>,
@@ -164,6 +169,8 @@ pub struct Parts {
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// What tenants may use, and what the process can bear.
+    pub limits: LimitDefaults,
     /// Times of events.
     pub events: EventTimes,
     /// How long sessions are kept.
@@ -195,6 +202,7 @@ impl Service {
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                limits: limits::Limits::new(parts.limits, (parts.new_id)()),
                 times: parts.events,
                 retention: parts.retention,
                 hub: Arc::default(),

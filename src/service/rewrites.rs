@@ -67,8 +67,10 @@ impl Service {
         once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         self.check_size("metadata", request.metadata)?;
+        let key = key(caller, id)?;
+        self.admit_copy(key).await?;
         let fork = Fork {
-            key: key(caller, id)?,
+            key,
             new_id: self.new_id(),
             at_seq: request.at_seq.unwrap_or(i64::MAX),
             title: request.title,
@@ -140,6 +142,7 @@ impl Service {
         {
             return Err(ServiceError::IdentityChanged(Identity::Id));
         }
+        self.admit_bytes(caller.tenant, text.len()).await?;
         self.edit(caller, id, message, Some(new)).await
     }
 

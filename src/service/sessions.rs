@@ -183,6 +183,9 @@ impl Service {
         };
         let placement = self.first_messages(agent.as_ref(), &request)?;
         let new = self.new_session(agent, request, placement)?;
+        let bodies = new.rows.iter().map(|row| row.message.body.len());
+        self.admit_bytes(caller.tenant, new.metadata.len() + bodies.sum::<usize>())
+            .await?;
         let key = SessionKey {
             tenant: caller.tenant,
             session: self.new_id(),

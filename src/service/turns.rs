@@ -179,7 +179,11 @@ impl Service {
             },
             model: at.model.clone(),
             until: now.plus(self.bounds().lease),
+            most: self.limits_of(key.tenant).await.concurrent_turns,
         };
+        let bytes = write.append.messages.iter();
+        let bytes = bytes.map(|(_, message)| message.body.len()).sum();
+        self.admit_bytes(key.tenant, bytes).await?;
         let (progress, deltas) = mpsc::channel(DELTAS);
         let work = Work {
             caller,
@@ -241,11 +245,13 @@ impl Service {
         session: &str,
         once: Option<RequestKey>,
     ) -> Result<Turn, ServiceError> {
+        let most = write.most;
         let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
         let Begun { turn, appended } = match self.begin_once(write, once).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
+            Err(TurnRefusal::Full) => return Err(self.turns_full(most)),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
         };
         if !bodies.is_empty() {

@@ -33,6 +33,7 @@ mod retention;
 mod rewrites;
 mod search;
 mod sessions;
+mod tenants;
 mod timestamp;
 mod transfer;
 mod turns;
@@ -84,6 +85,7 @@ pub use sessions::{
     CreateSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter, SessionRow,
     WriteRefusal,
 };
+pub use tenants::{Beat, ChangeTenant, Leave, LimitsChange, TenantLimits, TenantRow};
 pub use timestamp::Timestamp;
 pub use transfer::{
     BeginImport, Column, FinishImport, ImportAgent, ImportBegun, ImportRows, Kind, SESSIONS,

@@ -26,6 +26,7 @@ mod fixtures;
 mod idempotency;
 mod landmarks;
 mod lifecycle;
+mod limits;
 mod openapi;
 mod problems;
 mod random_histories;

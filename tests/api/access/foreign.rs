@@ -53,6 +53,7 @@ impl Estate {
             "messageId" => self.message.clone(),
             "turnId" => self.turn.clone(),
             "version" | "n" => "1".to_owned(),
+            "name" if operation.is_admins() => "blue".to_owned(),
             "name" => "ours".to_owned(),
             other => panic!("a route has a parameter `{other}`, which the walk does not know"),
         }
@@ -123,6 +124,7 @@ async fn another_tenants_things_are_unknown_everywhere(
             (estate.session.as_str(), UNKNOWN),
             (estate.key.as_str(), unknown_key.as_str()),
             ("ours", "nobody"),
+            ("blue", "nowhere"),
         ];
         let nowhere = ids
             .iter()
