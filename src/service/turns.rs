@@ -21,9 +21,7 @@ use super::context::TailReader;
 use super::dispatch::{DispatchRequest, Dispatched};
 use super::error::{Overflow, shorten};
 use super::messages::append_refused;
-use super::{
-    Caller, ListedMessage, ModelAt, RequestKey, Service, ServiceError, ids, key,
-};
+use super::{Caller, ListedMessage, ModelAt, RequestKey, Service, ServiceError, ids, key};
 use crate::domain::json;
 use crate::domain::message::{Annotations, Role};
 use crate::domain::size;

@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
 use tokio::sync::broadcast;
 
 use super::writer::{SqliteWriter, write_postgres};
-use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both};
+use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both, reading};
 use tracing::Instrument;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -198,21 +198,29 @@ impl Database {
             .collect())
     }
 
+    /// The number of the newest migration that was applied.
+    async fn applied(&self) -> Result<Option<i64>> {
+        Ok(reading!(self, conn => sqlx::query_scalar(
+            "SELECT max(version) FROM _sqlx_migrations WHERE success"
+        )
+        .fetch_one(conn)
+        .await)?)
+    }
+
     /// Refuses a database whose schema is not the one that this program works with.
     ///
     /// # Errors
     /// It is older or newer, or gave no answer.
     pub async fn check_schema(&self) -> Result<(), MigrateError> {
-        let found: Option<i64> = reading!(self, pool => sqlx::query_scalar(
-            "SELECT max(version) FROM _sqlx_migrations WHERE success"
-        )
-        .fetch_one(pool)
-        .await)
-        .map_err(|error| match error {
+        let found = match self.applied().await {
+            Ok(found) => found,
             // There is no such table.
-            sqlx::Error::Database(_) => MigrateError::Older(0),
-            error => MigrateError::Connect(error),
-        })?;
+            Err(StorageError::Driver(_)) => return Err(MigrateError::Older(0)),
+            Err(StorageError::Unavailable(error) | StorageError::Contended(error)) => {
+                return Err(MigrateError::Connect(error));
+            }
+            Err(_) => return Err(MigrateError::Connect(sqlx::Error::PoolTimedOut)),
+        };
         match found.unwrap_or(0) {
             older if older < newest_migration() => Err(MigrateError::Older(older)),
             newer if newer > newest_migration() => Err(MigrateError::Newer(newer)),
@@ -321,12 +329,6 @@ pub enum MigrateError {
     /// Anything else.
     #[error("{0}")]
     Migrate(#[source] sqlx::migrate::MigrateError),
-}
-
-/// The newest migration that this program knows; the two databases have the same.
-pub(super) fn newest_migration() -> i64 {
-    let versions = SQLITE_MIGRATIONS.iter().map(|migration| migration.version);
-    versions.max().unwrap_or(0)
 }
 
 fn bring_up(outcome: Result<(), sqlx::migrate::MigrateError>) -> Result<(), MigrateError> {

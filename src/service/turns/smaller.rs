@@ -32,7 +32,10 @@ impl Service {
             below: Some(before),
             ..work.dispatch.clone()
         };
-        match self.dispatch(work.caller, &work.session, &request, None).await {
+        match self
+            .dispatch(work.caller, &work.session, &request, None)
+            .await
+        {
             Ok(smaller) => Ok(Some(smaller)),
             Err(ServiceError::NothingFreed) => Ok(None),
             Err(error) => Err(error),
@@ -56,8 +59,9 @@ impl Service {
             match self.compact_apart(work.key, &work.session, request).await {
                 Ok(outcome) => return Ok(outcome.compaction.map(|made| made.version)),
                 // Another one runs, or ended just before this one could begin.
-                Err(ServiceError::CompactionInProgress { .. } | ServiceError::CompactionConflict)
-                    if tokio::time::Instant::now() < deadline => {}
+                Err(
+                    ServiceError::CompactionInProgress { .. } | ServiceError::CompactionConflict,
+                ) if tokio::time::Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
             tokio::time::sleep(LOOK).await;
