@@ -17,7 +17,7 @@ use crate::domain::message::MessageFault;
 use crate::domain::summary::Unacceptable;
 use crate::provider::ProviderError;
 use crate::service::{ServiceError, SummarizerFailure};
-use crate::storage::RETRY_AFTER;
+use crate::storage::{RETRY_AFTER, StorageError};
 
 macro_rules! codes {
     ($($variant:ident $name:literal $status:literal $title:literal $advice:literal;)*) => {
@@ -308,12 +308,12 @@ impl From<ServiceError> for Problem {
         let detail = error.to_string();
         match error {
             E::Unauthenticated => Self::new(Code::Unauthenticated, detail),
-            E::ScopeMissing(_) | E::OtherTenant | E::LimitsAreTheServers => Self::new(Code::Forbidden, detail),
-            E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
-            E::InvalidKey { member, problem } => {
-                let at = FieldError::new(format!("/{member}"), problem);
-                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+            E::ScopeMissing(_) | E::OtherTenant | E::LimitsAreTheServers => {
+                Self::new(Code::Forbidden, detail)
             }
+            E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            E::InvalidKey { member, problem } => Self::new(Code::ValidationFailed, detail)
+                .with_errors(vec![FieldError::new(format!("/{member}"), problem)]),
             E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
             E::LimitReached { retry_after, .. } => {
                 Self::new(Code::RateLimited, detail).with_retry_after(retry_after)
@@ -335,7 +335,8 @@ impl From<ServiceError> for Problem {
             E::SessionClosed => Self::new(Code::SessionClosed, detail),
             E::SequenceConflict { .. } => Self::new(Code::SequenceConflict, detail),
             E::ToolCallNotFound { index, fault } => {
-                let at = FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
+                let at =
+                    FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
                 Self::new(Code::ToolCallNotFound, detail).with_errors(vec![at])
             }
             E::MessageIdTaken { index } => {
@@ -402,16 +403,22 @@ impl From<ServiceError> for Problem {
             E::ShuttingDown => {
                 Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
             }
-            E::Storage(error) if error.is_temporary() => Self::new(
-                Code::StorageUnavailable,
-                "The database gave no answer in time; nothing was changed unless the connection broke while it answered.",
-            )
-            .with_retry_after(RETRY_AFTER)
-            .with_cause(error),
-            E::Storage(error) => internal().with_cause(error),
+            E::Storage(error) => storage_failed(error),
             E::Internal(text) => internal().with_cause(text),
         }
     }
+}
+
+fn storage_failed(error: StorageError) -> Problem {
+    if !error.is_temporary() {
+        return internal().with_cause(error);
+    }
+    Problem::new(
+        Code::StorageUnavailable,
+        "The database gave no answer in time; nothing was changed unless the connection broke while it answered.",
+    )
+    .with_retry_after(RETRY_AFTER)
+    .with_cause(error)
 }
 
 fn internal() -> Problem {

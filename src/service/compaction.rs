@@ -174,7 +174,7 @@ impl Service {
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
         let (service, id) = (self.clone(), id.to_owned());
-        let run = async move { service.run_with_lease(key, &id, request).await };
+        let run = async move { Box::pin(service.run_with_lease(key, &id, request)).await };
         let run = self.inner.tasks.track_future(run.in_current_span());
         self.inner
             .runtime
@@ -198,6 +198,17 @@ impl Service {
             session: Session::read(session)?,
             dry_run: true,
         })
+    }
+
+    async fn load_needed(
+        &self,
+        key: SessionKey,
+        id: &str,
+        request: &CompactRequest,
+    ) -> Result<SessionRow, ServiceError> {
+        let row = self.load_open(key, id).await?;
+        request.check_still_needed(&row)?;
+        Ok(row)
     }
 
     async fn load_open(&self, key: SessionKey, id: &str) -> Result<SessionRow, ServiceError> {
@@ -383,8 +394,7 @@ impl Service {
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
-        let row = self.load_open(key, id).await?;
-        request.check_still_needed(&row)?;
+        let row = self.load_needed(key, id, &request).await?;
         let (request, plan) = self.plan_run(key, &row, request).await?;
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {
@@ -464,8 +474,9 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
-                let metrics = &self.inner.metrics;
-                metrics.count_compacted(replaced - record.summary_tokens);
+                self.inner
+                    .metrics
+                    .count_compacted(replaced - record.summary_tokens);
                 tracing::info!(
                     session = id,
                     version = record.version,

@@ -370,6 +370,7 @@ impl Service {
 
     /// Counts that something was refused because a limit was reached. Every such refusal comes through here.
     pub fn count_refusal(&self, limit: &'static str) {
+        self.inner.metrics.count_refusal(limit);
         tracing::debug!(limit, "a limit was reached");
     }
 

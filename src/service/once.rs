@@ -218,7 +218,10 @@ impl Service {
             (Err(error), _) => return Err(error),
         };
         match self.find_answer(caller, key).await {
-            Ok(Some(kept)) => Ok(Answered::Again(kept)),
+            Ok(Some(kept)) => {
+                self.inner.metrics.count_replay();
+                Ok(Answered::Again(kept))
+            }
             Ok(None) | Err(ServiceError::Storage(_)) => Err(error),
             Err(conflict) => Err(conflict),
         }
@@ -237,6 +240,7 @@ impl Service {
         if let Some(key) = key
             && let Some(kept) = self.find_answer(caller, key).await?
         {
+            self.inner.metrics.count_replay();
             return Ok(Answered::Again(kept));
         }
         self.once(caller, key, work).await

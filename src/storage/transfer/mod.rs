@@ -397,8 +397,15 @@ mod tests {
     use super::*;
     use crate::storage::{Database, Options, Url};
 
-    /// Tables with rows of sessions that do not travel: events tell, leases end, the others are made anew.
-    const STAY: [&str; 4] = ["events", "leases", "search_rows", "session_metadata"];
+    /// Tables with rows of sessions that do not travel: events tell, leases end, kept answers are for requests that are
+    /// made again where they were made, the others are made anew.
+    const STAY: [&str; 5] = [
+        "events",
+        "idempotency",
+        "leases",
+        "search_rows",
+        "session_metadata",
+    ];
     /// Columns that do not: whose it is and which, and what the import decides.
     const OWN: [&str; 5] = ["tenant_id", "session_id", "id", "indexed_seq", "deleted_at"];
 

@@ -87,7 +87,7 @@ async fn a_backup_overwrites_nothing_and_leaves_nothing_half_done() {
     assert!(text.contains("cannot write no/such/place"), "{text}");
 
     // A database that no program of ours made.
-    let other = TestDatabase::create(Backend::Sqlite).await;
+    let other = TestDatabase::empty(Backend::Sqlite).await;
     let text = complaint(&precis_beside(&other, &["backup", "copy"]).await);
     assert!(text.contains("there is no database file"), "{text}");
     std::fs::write(other.directory().join("precis.db"), "").expect("a file");

@@ -51,7 +51,7 @@ async fn a_newer_database_is_refused_and_left_alone(
 async fn an_older_database_is_named_by_what_does_not_migrate(
     #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
 ) {
-    let database = TestDatabase::create(backend).await;
+    let database = TestDatabase::empty(backend).await;
     if backend == Backend::Sqlite {
         std::fs::write(database.directory().join("precis.db"), "").expect("a file");
     }
@@ -134,7 +134,7 @@ async fn migrating_beside_a_service_at_work_fails_no_request(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_migrate_at_once_wait_for_one_another() {
-    let database = Arc::new(TestDatabase::create(Backend::Postgres).await);
+    let database = Arc::new(TestDatabase::empty(Backend::Postgres).await);
     let started: Vec<_> = (0..4)
         .map(|_| {
             let database = Arc::clone(&database);
