@@ -400,13 +400,15 @@ impl From<ServiceError> for Problem {
                 "The history was rewritten again and again while its context was read; try again.",
             )
             .with_retry_after(RETRY_AFTER),
-            E::ShuttingDown => {
-                Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
-            }
+            E::ShuttingDown => retried(detail),
             E::Storage(error) => storage_failed(error),
             E::Internal(text) => internal().with_cause(text),
         }
     }
+}
+
+fn retried(detail: String) -> Problem {
+    Problem::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
 }
 
 fn storage_failed(error: StorageError) -> Problem {

@@ -200,6 +200,13 @@ impl Service {
         })
     }
 
+    fn count_saved(&self, row: &SessionRow, cut: Cut, record: &CompactionRow) {
+        let replaced = tokens_replaced(row, cut);
+        self.inner
+            .metrics
+            .count_compacted(replaced - record.summary_tokens);
+    }
+
     async fn load_needed(
         &self,
         key: SessionKey,
@@ -423,7 +430,6 @@ impl Service {
         let note = self.note(key, &session, cut, &summary.text, request.cause);
         let note = note.await;
         let size = Size::of(&summary.text);
-        let replaced = tokens_replaced(&session.row, cut);
         let Summary {
             text,
             method,
@@ -474,9 +480,7 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
-                self.inner
-                    .metrics
-                    .count_compacted(replaced - record.summary_tokens);
+                self.count_saved(&session.row, cut, &record);
                 tracing::info!(
                     session = id,
                     version = record.version,
