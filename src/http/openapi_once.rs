@@ -11,15 +11,10 @@ const MALFORMED: &str = "A part of the path or a header is not what it must be."
 const REPLAYED: &str =
     "`true` if the answer was given before to a request with the same `Idempotency-Key`.";
 
-/// Adds the header, and what it can bring about, to every POST but the one whose answer is a secret, which is kept
-/// nowhere.
+/// Adds the header, and what it can bring about, to every POST.
 pub fn describe(document: &mut Value) {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
-    for (path, item) in paths.into_iter().flatten() {
-        // What it shows is shown once.
-        if path == "/admin/keys" {
-            continue;
-        }
+    for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
         if let Some(operation) = item.get_mut("post").and_then(Value::as_object_mut) {
             let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
             if let Some(parameters) = parameters.as_array_mut() {
