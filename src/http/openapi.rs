@@ -120,6 +120,7 @@ fn document() -> Value {
         "/paths/~1sessions/post",
         "/paths/~1sessions~1{id}~1compact/post",
         "/paths/~1sessions~1{id}~1fork/post",
+        "/paths/~1sessions~1{id}~1context/post",
     ] {
         let body = document.pointer_mut(&format!("{path}/requestBody"));
         if let Some(body) = body.and_then(Value::as_object_mut) {

@@ -18,7 +18,7 @@ OF_STATE = {
     "CONTEXT_OVERFLOW": "",
     "SUMMARY_NOT_SMALLER": "",
     "INVALID_PARAMETER": r"is no cursor of this list|must hold a word|words or phrases",
-    "VALIDATION_FAILED": r"is not the name in the path|`/precis/id` differs|of the same role|have the same `id`|nothing to answer",
+    "VALIDATION_FAILED": r"is not the name in the path|`/precis/id` differs|of the same role|have the same `id`|nothing to answer|Anthropic's form",
 }
 
 

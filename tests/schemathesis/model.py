@@ -5,7 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Short, so that it is smaller than what it stands for.
-ANSWER = "Noted: plants, shade."
+ANSWER = " ".join(["Basil wants light, warmth and water that does not stand; the seedlings go out after the last frost."] * 5)
 USAGE = {"prompt_tokens": 9, "completion_tokens": 6, "total_tokens": 15}
 
 
