@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query, name, number};
+use super::extract::{Body, name, number};
 use super::once;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw, text, to_text};
@@ -263,16 +263,9 @@ pub async fn list_compactions(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("compactions/{id}");
-    let after = match query.take("cursor") {
-        None => 0,
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-    };
-    query.finish()?;
+    let (after, limit) = cursor::page(&request, &scope)?;
+    let after = after.unwrap_or(0);
     let (rows, more) = service.list_compactions(caller, id, after, limit).await?;
     let last = rows.last().filter(|_| more);
     let next_cursor = last.map(|last| cursor::encode(&scope, &last.version.to_string()));

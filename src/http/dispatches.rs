@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::context::{ContextCompaction, send};
 use super::cursor;
-use super::extract::{Body, Query, name, number};
+use super::extract::{Body, name, number};
 use super::once;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json};
@@ -235,16 +235,9 @@ pub async fn list_dispatches(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("dispatches/{id}");
-    let before = match query.take("cursor") {
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        None => i64::MAX,
-    };
-    query.finish()?;
+    let (before, limit) = cursor::page(&request, &scope)?;
+    let before = before.unwrap_or(i64::MAX);
     let (rows, more) = service.list_dispatches(caller, id, before, limit).await?;
     let oldest = rows.last().filter(|_| more);
     let next_cursor = oldest.map(|oldest| cursor::encode(&scope, &oldest.n.to_string()));

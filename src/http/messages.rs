@@ -227,10 +227,7 @@ fn read_list(id: &str, mut query: Query) -> Result<(ListMessages, String), Probl
         "messages/{id}/{order:?}/{}",
         filter.role.unwrap_or_default()
     );
-    if let Some(given) = query.take("cursor") {
-        let seq: i64 = cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?;
+    if let Some(seq) = cursor::take::<i64>(&mut query, &scope)? {
         match order {
             Order::Asc => filter.after_seq = filter.after_seq.max(seq),
             Order::Desc => filter.before_seq = filter.before_seq.min(seq),

@@ -6,7 +6,6 @@ use actix_web::{HttpRequest, HttpResponse, delete, get, patch, post};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::cursor;
 use super::extract::{Body, Query, name};
@@ -194,13 +193,7 @@ pub async fn list_sessions(
 fn read_list(mut query: Query) -> Result<ListSessions, Problem> {
     let word = |word: Option<&str>| word.map(ToOwned::to_owned);
     let limit = query.take_limit()?;
-    let before = match query.take("cursor") {
-        None => None,
-        Some(given) => Some(
-            Uuid::try_parse(&cursor::decode(SCOPE, &given)?)
-                .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        ),
-    };
+    let before = cursor::take(&mut query, SCOPE)?;
     let filter = SessionFilter {
         status: word(query.take_word("status", &["active", "closed"])?),
         mode: word(query.take_word("mode", &["chat", "task", "subagent", "daemon"])?),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query};
+use super::extract::Body;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json};
 use super::schema::Schema;
@@ -102,12 +102,6 @@ fn tenant_name(request: &HttpRequest) -> Result<&str, Problem> {
     ))
 }
 
-fn position(cursor: &str) -> Result<i64, Problem> {
-    cursor::decode(SCOPE, cursor)?
-        .parse()
-        .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))
-}
-
 /// List tenants
 ///
 /// The oldest first. A key with the scope `admin` sees its own tenant, the server's admin key all of them.
@@ -129,13 +123,8 @@ pub async fn list_tenants(
     caller: Caller,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
-    let after = match query.take("cursor") {
-        Some(cursor) => position(&cursor)?,
-        None => 0,
-    };
-    query.finish()?;
+    let (after, limit) = cursor::page(&request, SCOPE)?;
+    let after = after.unwrap_or(0);
     let (tenants, more) = service.list_tenants(caller, after, limit).await?;
     let next_cursor = tenants
         .last()

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::compactions::CompactionBody;
 use super::cursor;
 use super::events::{KEEP_ALIVE, event_stream, one_line, write_frame};
-use super::extract::{Body, Query, name};
+use super::extract::{Body, name};
 use super::finish::{log, request_id};
 use super::messages::{render as render_message, render_all};
 use super::once::{self, Unread};
@@ -432,16 +432,9 @@ pub async fn list_turns(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("turns/{id}");
-    let before = match query.take("cursor") {
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        None => Uuid::max(),
-    };
-    query.finish()?;
+    let (before, limit) = cursor::page(&request, &scope)?;
+    let before = before.unwrap_or(Uuid::max());
     let (rows, more) = service.list_turns(caller, id, before, limit).await?;
     let oldest = rows.last().filter(|_| more);
     let next_cursor = oldest.map(|oldest| cursor::encode(&scope, &oldest.id.to_string()));
