@@ -13,7 +13,7 @@ use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
 
-use super::intake::Unread;
+use super::intake::CutShort;
 use super::problem::{Code, Problem};
 use super::watch;
 
@@ -124,7 +124,7 @@ pub async fn finish(
         None => response,
     };
     let request = response.request().clone();
-    response = response.map_body(|_, body| Unread::beside(&request, body));
+    response = response.map_body(|_, body| CutShort::beside(&request, body));
     drop(request);
     // But it waits for the end of one that is streamed, which that of events never comes to.
     if is_head && response.response().body().size() == BodySize::Stream {

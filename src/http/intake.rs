@@ -29,14 +29,14 @@ const PROGRESS: usize = 16 << 10;
 
 /// A body whose client was too slow. As long as it is kept, the server knows that it was not read to its end, and
 /// closes the connection behind the answer; without, it would go on reading a chunked one for as long as that lasts.
-pub struct Unread {
+pub struct CutShort {
     _payload: Payload,
 }
 
 /// An answer with the body that was not read.
 struct Beside {
     answer: BoxBody,
-    _unread: Unread,
+    _cut_short: CutShort,
 }
 
 impl MessageBody for Beside {
@@ -54,7 +54,7 @@ impl MessageBody for Beside {
     }
 }
 
-impl Unread {
+impl CutShort {
     /// Keeps a body until its request is answered.
     pub fn keep(payload: Payload, request: &HttpRequest) {
         request.extensions_mut().insert(Self { _payload: payload });
@@ -65,9 +65,9 @@ impl Unread {
     pub fn beside(request: &HttpRequest, answer: BoxBody) -> BoxBody {
         let kept = request.extensions_mut().remove::<Self>();
         match kept {
-            Some(unread) => BoxBody::new(Beside {
+            Some(cut_short) => BoxBody::new(Beside {
                 answer,
-                _unread: unread,
+                _cut_short: cut_short,
             }),
             None => answer,
         }

@@ -11,10 +11,14 @@ const MALFORMED: &str = "A part of the path or a header is not what it must be."
 const REPLAYED: &str =
     "`true` if the answer was given before to a request with the same `Idempotency-Key`.";
 
-/// Adds the header, and what it can bring about, to every POST.
+/// Adds the header, and what it can bring about, to every POST but the one that shows a secret.
 pub fn describe(document: &mut Value) {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
-    for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
+    for (path, item) in paths.into_iter().flatten() {
+        // What it shows is shown once, and kept nowhere.
+        if path == "/admin/keys" {
+            continue;
+        }
         if let Some(operation) = item.get_mut("post").and_then(Value::as_object_mut) {
             let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
             if let Some(parameters) = parameters.as_array_mut() {

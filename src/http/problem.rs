@@ -415,12 +415,17 @@ fn storage_failed(error: StorageError) -> Problem {
     if !error.is_temporary() {
         return internal().with_cause(error);
     }
-    Problem::new(
-        Code::StorageUnavailable,
-        "The database gave no answer in time; nothing was changed unless the connection broke while it answered.",
-    )
-    .with_retry_after(RETRY_AFTER)
-    .with_cause(error)
+    let detail = match error {
+        StorageError::Full(_) => {
+            "The disk of the database is full, and nothing was changed. What is stored can be read; make room on that disk."
+        }
+        _ => {
+            "The database gave no answer in time; nothing was changed unless the connection broke while it answered."
+        }
+    };
+    Problem::new(Code::StorageUnavailable, detail)
+        .with_retry_after(RETRY_AFTER)
+        .with_cause(error)
 }
 
 fn internal() -> Problem {

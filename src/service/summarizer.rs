@@ -112,10 +112,16 @@ impl Summarizer {
         mut job: Job,
         metrics: &Metrics,
     ) -> Result<Summary, ServiceError> {
-        if job.redact {
-            keep_secrets(&mut job);
-        }
         let redacts = job.redact;
+        if redacts {
+            // A large batch takes long, and what renews the lease must get on.
+            job = tokio::task::spawn_blocking(move || {
+                keep_secrets(&mut job);
+                job
+            })
+            .await
+            .map_err(|_| ServiceError::Internal("secrets could not be looked for"))?;
+        }
         let mut summary = self.write(job, metrics).await?;
         if redacts {
             summary.text = redact(&summary.text).into_owned();

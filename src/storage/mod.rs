@@ -106,6 +106,9 @@ pub enum StorageError {
     /// The database cannot be reached, is full, or is shutting down.
     #[error("the database is unavailable")]
     Unavailable(#[source] sqlx::Error),
+    /// There is no room left for what was to be written.
+    #[error("the disk of the database is full")]
+    Full(#[source] sqlx::Error),
     /// A write met a concurrent one again and again.
     #[error("the write met concurrent ones in every try")]
     Contended(#[source] sqlx::Error),
@@ -129,7 +132,7 @@ impl StorageError {
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
-            Self::Busy | Self::Unavailable(_) | Self::Contended(_) | Self::Stopped
+            Self::Busy | Self::Unavailable(_) | Self::Full(_) | Self::Contended(_) | Self::Stopped
         )
     }
 }
@@ -149,8 +152,9 @@ impl From<sqlx::Error> for StorageError {
                     (_, "40001" | "40P01" | "5" | "261" | "517" | "773" | "6") => {
                         Self::Contended(error)
                     }
-                    // PostgreSQL: connection, resources, shutdown. SQLite: I/O, full, cannot open, read-only.
-                    (_, "13" | "14" | "8" | "10") => Self::Unavailable(error),
+                    (_, "53100" | "13") => Self::Full(error),
+                    // PostgreSQL: connection, resources, shutdown. SQLite: I/O, cannot open, read-only.
+                    (_, "14" | "8" | "10") => Self::Unavailable(error),
                     (_, code)
                         if code.len() == 5
                             && (code.starts_with("08")

@@ -88,7 +88,7 @@ impl StorageWatch {
     pub(super) fn note(&self, failure: Option<&StorageError>) {
         match failure {
             None => self.lock().failing = None,
-            Some(StorageError::Unavailable(_)) => self.note_failure(),
+            Some(StorageError::Unavailable(_) | StorageError::Full(_)) => self.note_failure(),
             // A statement that was refused, or met another, or a full pool: the database works.
             Some(_) => {}
         }
