@@ -1,6 +1,6 @@
 //! What `precis tenants` does: it shows and changes tenants' limits, also beside a running server.
 
-use super::{Opened, StartError, migrate, open};
+use super::{StartError, open_beside};
 use crate::config::Settings;
 use crate::service::{Caller, Service, ServiceError, Tenant, TenantPatch};
 
@@ -10,11 +10,9 @@ const PAGE: usize = 1_000;
 /// All tenants, the oldest first.
 ///
 /// # Errors
-/// The database cannot be opened, or gave no answer.
+/// There is no database, it cannot be opened, or it gave no answer.
 pub async fn list_tenants(settings: &Settings) -> Result<Vec<Tenant>, StartError> {
-    let Opened {
-        service, database, ..
-    } = opened(settings).await?;
+    let (service, database) = open_beside(settings).await?;
     let found = all(&service).await;
     database.close().await;
     found.map_err(StartError::Tenants)
@@ -35,21 +33,14 @@ async fn all(service: &Service) -> Result<Vec<Tenant>, ServiceError> {
 /// Changes a tenant's limits and gives the tenant. A running server takes them up within a second or two.
 ///
 /// # Errors
-/// There is no such tenant, the database cannot be opened, or it gave no answer.
+/// There is no database or no such tenant, the database cannot be opened, or it gave no answer.
 pub async fn set_tenant(
     settings: &Settings,
     name: &str,
     patch: TenantPatch,
 ) -> Result<Tenant, StartError> {
-    let Opened {
-        service, database, ..
-    } = opened(settings).await?;
+    let (service, database) = open_beside(settings).await?;
     let changed = service.patch_tenant(Caller::DEFAULT, name, patch).await;
     database.close().await;
     changed.map_err(StartError::Tenants)
-}
-
-async fn opened(settings: &Settings) -> Result<Opened, StartError> {
-    migrate(settings).await?;
-    open(settings).await
 }

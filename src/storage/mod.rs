@@ -153,13 +153,14 @@ impl From<sqlx::Error> for StorageError {
                         Self::Contended(error)
                     }
                     (_, "53100" | "13") => Self::Full(error),
-                    // PostgreSQL: connection, resources, shutdown. SQLite: I/O, cannot open, read-only.
+                    // PostgreSQL: connection, resources, shutdown, no such database. SQLite: I/O, cannot open, read-only.
                     (_, "14" | "8" | "10") => Self::Unavailable(error),
                     (_, code)
                         if code.len() == 5
                             && (code.starts_with("08")
                                 || code.starts_with("53")
                                 || code.starts_with("57P")
+                                || code == "3D000"
                                 || code == "25006") =>
                     {
                         Self::Unavailable(error)
