@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::intake::{CutShort, Intake, Taken};
+use super::intake::{Intake, Taken};
 use super::once::Header;
 use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
@@ -45,7 +45,6 @@ impl FromRequest for Body {
             let taken = intake.read(&mut payload, announced).await;
             let refused = taken.as_ref().err().map(|problem| problem.code);
             if refused == Some(Code::RequestTimeout) {
-                CutShort::keep(payload, &request);
                 count_refusal(&request, "body_timeout");
             } else if refused == Some(Code::Overloaded) {
                 count_refusal(&request, "body_bytes_in_flight");

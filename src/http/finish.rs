@@ -13,7 +13,7 @@ use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
 
-use super::intake::CutShort;
+use super::intake::Watched;
 use super::problem::{Code, Problem};
 use super::watch;
 
@@ -96,6 +96,7 @@ pub async fn finish(
     let id = RequestId::of(&request).0;
     let path = request.path().to_owned();
     let watched = watch::begin(&request);
+    let body = Watched::of(&mut request);
     // A HEAD is answered as a GET would be; the server itself leaves the body out.
     let is_head = request.method() == Method::HEAD;
     if is_head {
@@ -123,9 +124,10 @@ pub async fn finish(
         }
         None => response,
     };
-    let request = response.request().clone();
-    response = response.map_body(|_, body| CutShort::beside(&request, body));
-    drop(request);
+    if let Some(body) = body {
+        let status = response.status();
+        response = response.map_body(|_, answer| body.beside(status, answer));
+    }
     // But it waits for the end of one that is streamed, which that of events never comes to.
     if is_head && response.response().body().size() == BodySize::Stream {
         response = response.map_body(|_, _| BoxBody::new(body::None::new()));

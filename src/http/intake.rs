@@ -1,15 +1,19 @@
 //! Taking in bodies: not larger than allowed, within time, and not more at once than there is room for.
 
+use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use actix_web::HttpMessage;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
-use actix_web::dev::Payload;
-use actix_web::{HttpMessage, HttpRequest};
+use actix_web::dev::{Payload, ServiceRequest};
+use actix_web::error::PayloadError;
+use actix_web::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -27,16 +31,70 @@ const COME_AGAIN: Duration = Duration::from_secs(1);
 /// So many bytes within the time-out are progress.
 const PROGRESS: usize = 16 << 10;
 
-/// A body whose client was too slow. As long as it is kept, the server knows that it was not read to its end, and
-/// closes the connection behind the answer; without, it would go on reading a chunked one for as long as that lasts.
-pub struct CutShort {
-    _payload: Payload,
+/// A request's body as the service reads it, if it does.
+struct Source {
+    payload: Payload,
+    has_ended: bool,
+}
+
+/// The body of a request, watched from outside of whoever reads it. One that was not read to its end and goes on without
+/// bound, or that came too slowly, is kept beside the answer: as long as the server knows of somebody who might still
+/// read it, it closes the connection behind the answer, and else it would go on reading for as long as that lasts.
+pub struct Watched {
+    source: Rc<RefCell<Source>>,
+    is_chunked: bool,
+}
+
+/// What a handler reads a watched body through.
+struct Reader(Rc<RefCell<Source>>);
+
+impl Stream for Reader {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let source = &mut *self.0.borrow_mut();
+        let polled = Pin::new(&mut source.payload).poll_next(context);
+        source.has_ended |= matches!(polled, Poll::Ready(None));
+        polled
+    }
+}
+
+impl Watched {
+    /// Watches the body of a request; `None` if it announces none.
+    pub fn of(request: &mut ServiceRequest) -> Option<Self> {
+        let headers = request.headers();
+        let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+        if !is_chunked && !headers.contains_key(header::CONTENT_LENGTH) {
+            return None;
+        }
+        let source = Rc::new(RefCell::new(Source {
+            payload: request.take_payload(),
+            has_ended: false,
+        }));
+        request.set_payload(Payload::Stream {
+            payload: Box::pin(Reader(Rc::clone(&source))),
+        });
+        Some(Self { source, is_chunked })
+    }
+
+    /// The answer of this status, with the body beside it if it is to be kept.
+    #[must_use]
+    pub fn beside(self, status: StatusCode, answer: BoxBody) -> BoxBody {
+        let goes_on = self.is_chunked || status == StatusCode::REQUEST_TIMEOUT;
+        if !goes_on || self.source.borrow().has_ended {
+            return answer;
+        }
+        BoxBody::new(Beside {
+            answer,
+            _body: self,
+        })
+    }
 }
 
 /// An answer with the body that was not read.
 struct Beside {
     answer: BoxBody,
-    _cut_short: CutShort,
+    _body: Watched,
 }
 
 impl MessageBody for Beside {
@@ -51,26 +109,6 @@ impl MessageBody for Beside {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Pin::new(&mut self.get_mut().answer).poll_next(context)
-    }
-}
-
-impl CutShort {
-    /// Keeps a body until its request is answered.
-    pub fn keep(payload: Payload, request: &HttpRequest) {
-        request.extensions_mut().insert(Self { _payload: payload });
-    }
-
-    /// The answer to a request, with the body that was kept for it.
-    #[must_use]
-    pub fn beside(request: &HttpRequest, answer: BoxBody) -> BoxBody {
-        let kept = request.extensions_mut().remove::<Self>();
-        match kept {
-            Some(cut_short) => BoxBody::new(Beside {
-                answer,
-                _cut_short: cut_short,
-            }),
-            None => answer,
-        }
     }
 }
 

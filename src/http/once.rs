@@ -57,7 +57,8 @@ impl Header {
         let scope = Sha256::new()
             .chain_update(request.method().as_str())
             .chain_update(" ")
-            .chain_update(request.path());
+            // As the router reads it: another spelling of a path is no other path.
+            .chain_update(request.match_info().as_str());
         Ok(Some(Self {
             scope: scope.finalize().into(),
             key: key.to_owned(),

@@ -20,6 +20,8 @@ use super::compaction::OVERFLOW;
 use super::{Service, ServiceError};
 use crate::storage::{Beat, Leave, SessionKey, StorageError, TenantId, TenantLimits, Timestamp};
 
+/// How long a tenant's limits are waited for.
+const BRIEF: Duration = Duration::from_millis(250);
 /// How long a tenant's limits are taken to be what they were.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long it is enough to add up what was accepted here since a tenant's bytes were measured.
@@ -255,7 +257,9 @@ impl Service {
         if let Some(known) = limits.recall(tenant) {
             return known;
         }
-        match self.database().find_limits(tenant).await {
+        // Whoever waits here waits for the database once more behind it.
+        let found = tokio::time::timeout(BRIEF, self.database().find_limits(tenant)).await;
+        match found.unwrap_or(Err(StorageError::Busy)) {
             Ok(own) => limits.learn(tenant, &own.unwrap_or_default()),
             Err(error) => {
                 tracing::debug!(%error, "a tenant's limits could not be read; those before hold on");

@@ -351,6 +351,10 @@ impl Service {
     ) -> Result<Session, ServiceError> {
         let key = key(caller, id)?;
         self.check_size("metadata", request.metadata)?;
+        let bytes = request.metadata.map_or(0, |metadata| metadata.get().len());
+        if bytes > 0 {
+            self.admit_bytes(key.tenant, bytes).await?;
+        }
         let change = SessionChange {
             title: request.title,
             model: request.model,

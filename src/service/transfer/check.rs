@@ -44,6 +44,9 @@ const JSON: [(&str, &[&str]); 6] = [
     ("turns", &["model", "finish", "usage", "open_calls"]),
 ];
 
+/// The largest number taken: what every reader of JSON takes for a whole one.
+const LARGEST: u64 = 1 << 53;
+
 /// A row with the names of its columns.
 #[derive(Clone, Copy)]
 struct Row<'a> {
@@ -96,6 +99,18 @@ impl<'a> Row<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Numbers go on being counted up: none may be near the end of what there is.
+    fn check_numbers(self) -> Result<(), String> {
+        let too_large = |value: &Value| matches!(value, Value::Int(Some(number)) if number.unsigned_abs() > LARGEST);
+        match self.values.iter().position(too_large) {
+            Some(at) => Err(format!(
+                "`{}` is too large a number",
+                self.table.columns.get(at).map_or("", |column| column.name)
+            )),
+            None => Ok(()),
+        }
     }
 
     fn expect(self, name: &str, expected: i64) -> Result<(), String> {
@@ -157,6 +172,7 @@ impl Check {
             values,
         };
         row.check_json()?;
+        row.check_numbers()?;
         let text = |name| row.text(name).unwrap_or_default();
         let fine = [
             (
@@ -182,6 +198,10 @@ impl Check {
             (
                 "mode",
                 ["chat", "task", "subagent", "daemon"].contains(&text("mode")),
+            ),
+            (
+                "compact_count",
+                (1..=99).contains(&row.number("compact_count")),
             ),
             (
                 "retention_days",
@@ -221,6 +241,7 @@ impl Check {
     pub(super) fn row(&mut self, table: &'static Table, values: &[Value]) -> Result<(), String> {
         let row = Row { table, values };
         row.check_json()?;
+        row.check_numbers()?;
         self.check_order(row)?;
         match table.name {
             "compactions" => self.version(row),
@@ -406,13 +427,13 @@ impl Check {
             return Err("`seq` lies outside of the session's".to_owned());
         }
         if message.role.is_instruction() {
-            self.instruction_tokens += row.number("tokens");
+            self.instruction_tokens = self.instruction_tokens.saturating_add(row.number("tokens"));
             return Ok(());
         }
         self.last_role = Some(message.role);
         self.totals.positions += 1;
         self.totals.length += row.number("length");
-        self.totals.tokens += row.number("tokens");
+        self.totals.tokens = self.totals.tokens.saturating_add(row.number("tokens"));
         self.totals.bytes += i64::try_from(message.body.len()).unwrap_or(i64::MAX);
         self.cover(row, message)
     }
@@ -471,7 +492,24 @@ impl Check {
         session.expect("history_length", self.totals.length)?;
         session.expect("history_tokens", self.totals.tokens)?;
         session.expect("history_bytes", self.totals.bytes)?;
-        session.expect("instruction_tokens", self.instruction_tokens)
+        session.expect("instruction_tokens", self.instruction_tokens)?;
+        self.check_tail()
+    }
+
+    /// The end of the history as the session has it must be that of the messages: results are paired by it.
+    fn check_tail(&self) -> Result<(), String> {
+        let tail: Tail = self
+            .session()
+            .text("tail")
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        let waits = tail.open_calls().next().is_some();
+        let calls = tail.calls.iter().map(|one| (&one.call, one.answered));
+        let same = calls.eq(self.calls.iter().map(|(call, answered)| (call, *answered)));
+        if tail.last != self.last_role || waits && !same {
+            return Err("`tail` is not what the messages make it".to_owned());
+        }
+        Ok(())
     }
 }
 

@@ -88,6 +88,18 @@ async fn what_is_wrong_is_named_by_its_line(
         (session, "metadata", json!("{"), "`metadata` is no JSON"),
         (
             session,
+            "revision",
+            json!(i64::MAX),
+            "`revision` is too large a number",
+        ),
+        (
+            session,
+            "tail",
+            json!("{\"last\":\"assistant\",\"calls\":[{\"id\":\"zz\",\"name\":\"f\"}]}"),
+            "`tail` is not what the messages make it",
+        ),
+        (
+            session,
             "message_count",
             json!(99),
             "`message_count` is not 10",

@@ -104,3 +104,26 @@ async fn a_head_that_is_too_large_is_431() {
     let answer = answer_to(&app, fits.as_bytes());
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_an_end_that_nobody_reads_ends_the_connection() {
+    let app = TestApp::spawn(Backend::Sqlite).await;
+    let id = app.create(&json!({})).await;
+    for (head, status) in [
+        ("POST /nowhere".to_owned(), "404"),
+        ("GET /agents".to_owned(), "200"),
+        (format!("POST /sessions/{id}/close"), "200"),
+        ("POST /sessions".to_owned(), "415"),
+    ] {
+        let request = format!(
+            "{head} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n\
+             5\r\nhello\r\n"
+        );
+        // The answer comes, and then the end: more of the body is not waited for.
+        let answer = whole_answer_to(&app, request.as_bytes());
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{head}: {answer}"
+        );
+    }
+}
