@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
-use actix_web::http::header::{self, HeaderName};
+use actix_web::http::header::{self, HeaderMap, HeaderName};
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest};
@@ -56,7 +56,7 @@ async fn check(request: &ServiceRequest) -> Result<Option<Caller>, Problem> {
     let service = request
         .app_data::<Data<Service>>()
         .ok_or_else(|| Problem::new(Code::Internal, "The service is not set up."))?;
-    match service.identify(bearer(request)).await? {
+    match service.identify(bearer(request.headers())).await? {
         Identity::Anybody => {
             keep_pages_away(request)?;
             Ok(Some(Caller::DEFAULT))
@@ -91,16 +91,16 @@ fn needed(path: &str, method: &Method) -> Option<Scope> {
 }
 
 /// The key that came: the only one, under the right scheme.
-fn bearer(request: &ServiceRequest) -> Option<&str> {
-    let text = only(request, header::AUTHORIZATION)?;
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let text = only(headers, header::AUTHORIZATION)?;
     let (scheme, key) = text.split_once(' ')?;
     let key = key.trim_matches(' ');
     (scheme.eq_ignore_ascii_case("bearer") && !key.is_empty()).then_some(key)
 }
 
 /// A header's value, if it came once and is text.
-fn only(request: &ServiceRequest, name: HeaderName) -> Option<&str> {
-    let mut values = request.headers().get_all(name);
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name);
     let value = values.next()?;
     values.next().is_none().then(|| value.to_str().ok())?
 }
@@ -120,7 +120,7 @@ fn keep_pages_away(request: &ServiceRequest) -> Result<(), Problem> {
         ));
     }
     if request.headers().contains_key(header::ORIGIN) {
-        let origin = only(request, header::ORIGIN).unwrap_or_default();
+        let origin = only(request.headers(), header::ORIGIN).unwrap_or_default();
         if !is_welcome(origin, host, door) {
             return Err(Problem::new(
                 Code::Forbidden,
@@ -134,7 +134,7 @@ fn keep_pages_away(request: &ServiceRequest) -> Result<(), Problem> {
 
 /// The host and port that were asked for. `Forwarded` and its like are not believed: a page may send them.
 fn host(request: &ServiceRequest) -> Option<&str> {
-    let named = only(request, header::HOST);
+    let named = only(request.headers(), header::HOST);
     match request.head().uri.authority() {
         // HTTP/2, or an address with a host in it.
         Some(authority) if named.is_none_or(|named| named == authority.as_str()) => {

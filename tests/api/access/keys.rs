@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{ADMIN, guarded, holder, make_key, until};
+use crate::support::messages::user;
 use crate::support::{Backend, Http};
 
 #[rstest]
@@ -149,4 +150,31 @@ async fn a_bad_key_is_refused_by_pointer(
     admin.post("/admin/keys", &body).await.invalid(pointer);
     let list = admin.get("/admin/keys").await.expect(200).json();
     assert_eq!(list["data"], json!([]), "none was made");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_events_ends_with_its_key(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = guarded(backend).await;
+    let blue = holder(&app, "blue", &["write"]).await;
+    let id = blue.create(&json!({})).await;
+    let key = make_key(&app, "blue", &["read"]).await;
+    let reader = app.with_key(key["key"].as_str().expect("a key"));
+    let mut streams = [
+        reader.events(&id, None).await,
+        reader.read_events("/events", None).await,
+    ];
+    blue.append(&id, &[user("before")]).await;
+    for stream in &mut streams {
+        let told = stream.next().await.expect("an event");
+        assert_eq!(told.event, "message.appended");
+    }
+    let path = format!("/admin/keys/{}", key["id"].as_str().expect("an id"));
+    app.with_key(ADMIN).delete(&path).await.expect(204);
+    blue.append(&id, &[user("after")]).await;
+    for stream in &mut streams {
+        assert_eq!(stream.rest().await, [], "nothing more, and an end");
+    }
 }
