@@ -1,7 +1,7 @@
 # The service in an image: built from source, run by a user without rights, SQLite in the volume /data by default.
 #
 #   docker build -t precis .
-#   docker run --rm -p 127.0.0.1:8080:8080 -v precis:/data precis
+#   docker run --rm -p 127.0.0.1:8080:8080 -v precis:/data -e PRECIS_ADMIN_KEY precis
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -23,7 +23,8 @@ RUN apt-get update \
     && install -d -o precis -g precis -m 0750 /data
 COPY --from=build /usr/local/bin/precis /usr/local/bin/precis
 
-# Within the container only; what can be reached from outside is decided where the port is published.
+# Within the container only; what can be reached from outside is decided where the port is published. Without
+# PRECIS_ADMIN_KEY, or a key in the database, the service refuses to start on such an address.
 ENV PRECIS_LISTEN=0.0.0.0:8080 \
     PRECIS_DATABASE_URL=sqlite:///data/precis.db
 WORKDIR /data

@@ -15,9 +15,17 @@ test *arguments:
 format:
     cargo fmt --all
 
-# Licences, sources and bans of the dependencies (needs cargo-deny)
+# Licences, sources and bans of the dependencies
 deny:
-    cargo deny check bans licenses sources
+    ./scripts/deny
+
+# Made-up input for the rules, so many seconds for each target
+fuzz seconds="600":
+    ./scripts/fuzz {{ seconds }}
+
+# Made-up requests to every operation
+schemathesis *arguments:
+    ./scripts/schemathesis {{ arguments }}
 
 # Start the service
 serve:

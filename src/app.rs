@@ -1,17 +1,22 @@
 //! Puts it all together: settings, database, models, service, HTTP server, and a graceful end.
 
+mod keys;
+mod listening;
+mod tenants;
+mod watched;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use actix_web::HttpServer;
 use actix_web::dev::{Server, ServerHandle};
-use actix_web::web::Data;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use self::keys::{create_key, list_keys, revoke_key};
+use self::watched::{banner, bind_watched};
 use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
@@ -20,10 +25,12 @@ use crate::domain::tokens::Counter;
 use crate::http;
 use crate::provider::{ChatModel, Endpoint, OutputCapName, RetryPolicy, SetupError, Timeouts};
 use crate::service::{
-    Bounds, Caller, Defaults, EventTimes, Explanation, ModelAt, Parts, Service, ServiceError,
-    Summarizer,
+    Bounds, Defaults, EventTimes, Explanation, ModelAt, Parts, RetentionTimes, Service,
+    ServiceError, Summarizer,
 };
 use crate::storage::{Database, ListenUrl, MigrateError, Options, StorageError, Url};
+
+pub use tenants::{list_tenants, set_tenant};
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +46,15 @@ pub enum StartError {
     /// The schema could not be brought up to date.
     #[error("cannot prepare the database {database}")]
     Migrate {
+        /// Which database, without its password.
+        database: String,
+        /// Why.
+        #[source]
+        source: MigrateError,
+    },
+    /// Its schema is not the one of this program.
+    #[error("cannot use the database {database}")]
+    Schema {
         /// Which database, without its password.
         database: String,
         /// Why.
@@ -74,10 +90,12 @@ pub enum StartError {
     #[error("cannot set up the client of the model server")]
     Model(#[from] SetupError),
     /// The address is taken or not ours.
-    #[error("cannot listen on {address} (listen, PRECIS_LISTEN); is another service using it?")]
+    #[error("cannot listen on {address} ({option}); is another service using it?")]
     Listen {
         /// Which address.
         address: SocketAddr,
+        /// The option that says so.
+        option: &'static str,
         /// Why.
         #[source]
         source: io::Error,
@@ -91,6 +109,22 @@ pub enum StartError {
     /// A dispatch cannot be explained.
     #[error(transparent)]
     Explain(ServiceError),
+    /// A tenant cannot be shown or changed.
+    #[error(transparent)]
+    Tenants(ServiceError),
+    /// There are no keys, and the address is not this machine's alone.
+    #[error(
+        "there are no keys, so that whoever reaches {0} could read and change everything. Either make a key \
+         (`precis keys create --name NAME --scopes read,write`), or set PRECIS_ADMIN_KEY, or listen on 127.0.0.1 \
+         (listen, PRECIS_LISTEN), or, if that is what you want, say `precis serve --insecure-no-auth`"
+    )]
+    NoKeys(SocketAddr),
+    /// It could not be told whether there are keys.
+    #[error("cannot read the keys")]
+    ReadKeys(#[source] ServiceError),
+    /// A key could not be made, listed or revoked.
+    #[error(transparent)]
+    Keys(ServiceError),
     /// A mistake of ours.
     #[error("the program is broken: {0}")]
     Broken(&'static str),
@@ -100,6 +134,8 @@ pub enum StartError {
 pub struct Application {
     server: Server,
     address: SocketAddr,
+    /// The server of the metrics, and where it is.
+    watched: Option<(Server, SocketAddr)>,
     service: Service,
     database: Database,
     stop: StopHandle,
@@ -127,7 +163,7 @@ fn database_options(settings: &Settings) -> Options {
     }
 }
 
-fn parse_url(settings: &Settings) -> Result<Url, StartError> {
+pub(crate) fn parse_url(settings: &Settings) -> Result<Url, StartError> {
     Url::parse(settings.database_url.expose()).map_err(StartError::DatabaseUrl)
 }
 
@@ -145,6 +181,12 @@ pub async fn migrate(settings: &Settings) -> Result<Vec<String>, StartError> {
             return Err(StartError::NoDirectory(directory.display().to_string()));
         }
     }
+    // Migrations hold a lock of the session, which a pooler may leave behind: not through one, if that can be helped.
+    let direct = settings.listen_url().and_then(|url| Url::parse(url).ok());
+    let url = match (url, direct) {
+        (Url::Postgres(_), Some(direct @ Url::Postgres(_))) => direct,
+        (url, _) => url,
+    };
     Database::migrate(&url, &database_options(settings))
         .await
         .map_err(|source| StartError::Migrate {
@@ -179,6 +221,7 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     );
     let service = Service::new(Parts {
         database: database.clone(),
+        admin_key: settings.admin_key().cloned(),
         summarizer,
         defaults: defaults(settings)?,
         counter: counter(settings),
@@ -188,13 +231,19 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
             metadata_bytes: settings.limits.metadata_bytes,
             lease: settings.compaction.lease(),
             compaction_deadline: settings.compaction.deadline(),
+            answers: settings.idempotency.kept(),
             auto_concurrency: settings.auto_compact.concurrency,
             auto_first_wait: settings.auto_compact.backoff_initial(),
         },
+        limits: listening::limits(settings),
         events: EventTimes {
             keep_alive: settings.events.keep_alive(),
             poll: settings.events.poll(),
             retention: settings.events.retention(),
+        },
+        retention: RetentionTimes {
+            days: i64::from(settings.retention.days),
+            interval: settings.retention.interval(),
         },
         clock: OffsetDateTime::now_utc,
         new_id: Uuid::now_v7,
@@ -209,17 +258,32 @@ async fn open(settings: &Settings) -> Result<Opened, StartError> {
     })
 }
 
-/// Why a dispatch of a session looked as it did: of that number, else the newest. `None` if there is none.
-/// Only reads, so it may be asked beside a running server.
+/// Why a dispatch of a tenant's session looked as it did: of that number, else the newest. Only reads, so it may be
+/// asked beside a running server.
 ///
 /// # Errors
-/// The database cannot be opened, or gave no answer.
+/// There is no database, tenant, session or dispatch, or the database cannot be opened or gave no answer.
 pub async fn explain(
     settings: &Settings,
+    tenant: &str,
     session: &str,
     n: Option<i64>,
 ) -> Result<Explanation, StartError> {
-    if let Url::Sqlite(path) = parse_url(settings)?
+    let (service, database) = open_beside(settings).await?;
+    let explained = match service.find_tenant(tenant).await {
+        Ok(Some(caller)) => service.explain(caller, session, n).await,
+        // Of what does not exist there are no sessions.
+        Ok(None) => Err(ServiceError::session_not_found(session)),
+        Err(error) => Err(error),
+    };
+    database.close().await;
+    explained.map_err(StartError::Explain)
+}
+
+/// Opens a database that is there and up to date, beside whoever serves it; nothing is begun in the background.
+pub(crate) async fn open_beside(settings: &Settings) -> Result<(Service, Database), StartError> {
+    let url = parse_url(settings)?;
+    if let Url::Sqlite(path) = &url
         && !path.is_file()
     {
         return Err(StartError::NoDatabase(path.display().to_string()));
@@ -227,9 +291,14 @@ pub async fn explain(
     let Opened {
         service, database, ..
     } = open(settings).await?;
-    let explained = service.explain(Caller::DEFAULT, session, n).await;
-    database.close().await;
-    explained.map_err(StartError::Explain)
+    if let Err(source) = database.check_schema().await {
+        database.close().await;
+        return Err(StartError::Schema {
+            database: url.describe(),
+            source,
+        });
+    }
+    Ok((service, database))
 }
 
 impl Application {
@@ -249,30 +318,31 @@ impl Application {
             writes_with,
             answers_with,
         } = open(&settings).await?;
+        let is_open = keys::may_listen(&service, &settings).await?;
         let counter = counter(&settings);
         tokio::task::spawn_blocking(move || counter.warm_up());
-        let (server, address) = bind(&settings, service.clone())?;
+        let (server, address) = listening::bind(&settings, service.clone())?;
+        let watched = bind_watched(&settings, service.clone())?;
         service.start(settings.listen_url().and_then(ListenUrl::parse));
-        if !address.ip().is_loopback() {
-            tracing::warn!(
-                %address,
-                "there are no keys yet: whoever reaches this address can read and change everything"
-            );
-        }
+        keys::tell(is_open, address);
         Ok(Self {
             server,
             address,
+            banner: banner(
+                address,
+                watched.as_ref().map(|(_, address)| *address),
+                [
+                    ("Database", url.describe()),
+                    ("Summaries", writes_with),
+                    ("Turns", answers_with),
+                    ("Keys", keys::describe(is_open).to_owned()),
+                ],
+            ),
+            watched,
             service,
             database,
             stop: StopHandle::default(),
             patience: settings.http.shutdown(),
-            banner: vec![
-                ("API", format!("http://{address}")),
-                ("Swagger UI", format!("http://{address}/docs/")),
-                ("Database", url.describe()),
-                ("Summaries", writes_with),
-                ("Turns", answers_with),
-            ],
         })
     }
 
@@ -280,6 +350,12 @@ impl Application {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of the metrics' own server, if there is one.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.watched.as_ref().map(|(_, address)| *address)
     }
 
     /// A way to end it from outside.
@@ -297,7 +373,17 @@ impl Application {
         let service = self.service.clone();
         let ending = end_gracefully(self.stop, handle, service, self.patience);
         let ending = tokio::spawn(ending);
-        self.server.await.map_err(StartError::Serve)?;
+        // Watched to the very end: it is stopped behind the service's own.
+        let watched = self
+            .watched
+            .map(|(server, _)| (server.handle(), tokio::spawn(server)));
+        let served = self.server.await.map_err(StartError::Serve);
+        if let Some((handle, task)) = watched {
+            handle.stop(true).await;
+            // How it ended changes nothing any more.
+            drop(task.await);
+        }
+        served?;
         // The server also ends by itself if it fails; then nobody waits for the signals any more.
         if !ending.is_finished() {
             ending.abort();
@@ -359,27 +445,6 @@ async fn signalled() {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-fn bind(settings: &Settings, service: Service) -> Result<(Server, SocketAddr), StartError> {
-    let address = settings.listen;
-    let listen = |source| StartError::Listen { address, source };
-    let body_bytes = settings.limits.body_bytes;
-    let service = Data::new(service);
-    let patience = settings.http.shutdown().as_secs();
-    let server = HttpServer::new(move || http::app(service.clone(), body_bytes))
-        .workers(settings.http.worker_count())
-        .max_connections(settings.http.max_connections)
-        .keep_alive(settings.http.keep_alive())
-        .client_request_timeout(settings.http.header_timeout())
-        .shutdown_timeout(patience)
-        // The pieces of a stream are small; none waits for the acknowledgement of the one before.
-        .tcp_nodelay(true)
-        .disable_signals()
-        .bind(address)
-        .map_err(listen)?;
-    let bound = server.addrs().first().copied().unwrap_or(address);
-    Ok((server.run(), bound))
 }
 
 fn defaults(settings: &Settings) -> Result<Defaults, StartError> {

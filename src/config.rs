@@ -12,9 +12,13 @@
 //! What does not belong here: settings of a session or an agent (they are data), anything that opens a connection or
 //! a file other than the configuration, and defaults of any kind, which belong in the TOML file.
 
+mod access;
+mod limits;
 mod mistake;
 mod options;
+mod origins;
 mod policies;
+mod retention;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -28,9 +32,12 @@ use figment::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+pub use self::access::CorsSettings;
+pub use self::limits::{LimitSettings, TenantSettings};
 pub use self::mistake::{ConfigError, Mistake};
 use self::options::SAME;
 pub use self::policies::{AutoCompactSettings, PruningSettings, When};
+pub use self::retention::RetentionSettings;
 use self::sources::Chosen;
 
 /// The documentation of the configuration, and the lowest layer of it.
@@ -42,6 +49,10 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub struct Settings {
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
+    /// Empty when there is none. See [`Settings::admin_key`].
+    #[serde(deserialize_with = "secret", rename = "admin_key")]
+    admin: SecretString,
+    pub insecure_no_auth: Switch,
     #[serde(deserialize_with = "database_url")]
     pub database_url: DatabaseUrl,
     /// `same`, a URL, or nothing. See [`Settings::listen_url`].
@@ -49,6 +60,11 @@ pub struct Settings {
     pub database_listen_url: SecretString,
     pub log: String,
     pub log_format: LogFormat,
+    /// Where the metrics are served without a key; nowhere else if there is none.
+    #[serde(deserialize_with = "listen_or_none")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// The collector of traces. Empty when there is none.
+    pub otlp_endpoint: String,
     /// Empty when there is none. What a call needs is put together by [`Settings::main_model`].
     pub model_base_url: String,
     #[serde(deserialize_with = "secret")]
@@ -61,11 +77,15 @@ pub struct Settings {
     pub compaction_model: String,
     pub database: DatabaseSettings,
     pub http: HttpSettings,
+    pub cors: CorsSettings,
     pub limits: LimitSettings,
+    pub tenants: TenantSettings,
     pub compaction: CompactionSettings,
     pub pruning: PruningSettings,
     pub auto_compact: AutoCompactSettings,
     pub events: EventSettings,
+    pub idempotency: IdempotencySettings,
+    pub retention: RetentionSettings,
     pub tokens: TokenSettings,
     pub provider: ProviderSettings,
 }
@@ -86,17 +106,12 @@ pub struct HttpSettings {
     pub workers: usize,
     pub keep_alive_seconds: u64,
     pub header_timeout_seconds: u64,
+    pub body_timeout_seconds: u64,
+    /// 0 means as long as the system waits.
+    pub write_timeout_seconds: u64,
     pub shutdown_seconds: u64,
     pub max_connections: usize,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitSettings {
-    pub body_bytes: usize,
-    pub message_bytes: usize,
-    pub messages_per_append: usize,
-    pub metadata_bytes: usize,
+    pub backlog: u32,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -125,6 +140,12 @@ pub struct EventSettings {
     pub retention_days: u64,
     pub keep_alive_seconds: u64,
     pub poll_ms: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IdempotencySettings {
+    pub hours: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -315,6 +336,7 @@ impl Settings {
 
     /// What no option can be blamed for alone. An option that is wrong by itself is not held against another.
     fn check_together(&self, chosen: &Chosen, mistakes: &mut Vec<Mistake>) {
+        self.check_admin_key(chosen, mistakes);
         self.check_output_cap(chosen, mistakes);
         self.check_models(chosen, mistakes);
     }
@@ -427,6 +449,16 @@ impl HttpSettings {
     }
 
     #[must_use]
+    pub fn body_timeout(&self) -> Duration {
+        Duration::from_secs(self.body_timeout_seconds)
+    }
+
+    #[must_use]
+    pub fn write_timeout(&self) -> Option<Duration> {
+        (self.write_timeout_seconds > 0).then(|| Duration::from_secs(self.write_timeout_seconds))
+    }
+
+    #[must_use]
     pub fn shutdown(&self) -> Duration {
         Duration::from_secs(self.shutdown_seconds)
     }
@@ -459,6 +491,14 @@ impl CompactionSettings {
             self.output_cap_tokens
                 .max(max_summary_tokens.saturating_add(1))
         }
+    }
+}
+
+impl IdempotencySettings {
+    /// How long an answer is kept.
+    #[must_use]
+    pub fn kept(&self) -> Duration {
+        Duration::from_hours(self.hours)
     }
 }
 
@@ -579,6 +619,12 @@ fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<SecretString, D::Error> 
 fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     options::parse_listen(&text).ok_or_else(|| D::Error::custom("not an address and port"))
+}
+
+fn listen_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    let read = |text| options::parse_listen(text).ok_or_else(|| D::Error::custom("not an address"));
+    non_empty(&text).map(read).transpose()
 }
 
 fn database_url<'de, D: Deserializer<'de>>(from: D) -> Result<DatabaseUrl, D::Error> {

@@ -9,6 +9,8 @@ use std::{borrow::Cow, net::SocketAddr};
 use figment::value::Value;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+use super::origins;
+
 /// An option: its path in the TOML file and what it takes.
 pub(super) struct Opt {
     pub(super) path: &'static str,
@@ -23,6 +25,8 @@ pub(super) enum Takes {
     Share,
     OneOf(&'static [&'static str]),
     Listen,
+    /// An address to listen on, or nothing.
+    ListenOrNone,
     DatabaseUrl,
     /// `same`, the URL of a PostgreSQL database, or nothing.
     ListenUrl,
@@ -33,6 +37,8 @@ pub(super) enum Takes {
     Name,
     /// A key that goes into an HTTP header, or nothing. Never shown.
     Secret,
+    /// Origins of web pages: a list, or text with commas between them.
+    Origins,
 }
 
 /// A value as it was found.
@@ -47,10 +53,14 @@ pub(super) enum Given<'a> {
 /// Names of the reserved kind, such as those of the file itself, are in [`super::sources`].
 pub(super) const OPTIONS: &[Opt] = &[
     opt("listen", Takes::Listen),
+    opt("admin_key", Takes::Secret),
+    opt("insecure_no_auth", ON_OR_OFF),
     opt("database_url", Takes::DatabaseUrl),
     opt("database_listen_url", Takes::ListenUrl),
     opt("log", Takes::LogFilter),
     opt("log_format", Takes::OneOf(&["text", "json"])),
+    opt("metrics_listen", Takes::ListenOrNone),
+    opt("otlp_endpoint", Takes::BaseUrl),
     opt("model_base_url", Takes::BaseUrl),
     opt("model_api_key", Takes::Secret),
     opt("model", Takes::Name),
@@ -64,12 +74,26 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("http.workers", Takes::Whole(0, 1_024)),
     opt("http.keep_alive_seconds", Takes::Whole(0, 3_600)),
     opt("http.header_timeout_seconds", Takes::Whole(1, 300)),
+    opt("http.body_timeout_seconds", Takes::Whole(1, 3_600)),
+    opt("http.write_timeout_seconds", Takes::Whole(0, 3_600)),
     opt("http.shutdown_seconds", Takes::Whole(0, 3_600)),
     opt("http.max_connections", Takes::Whole(1, 1_000_000)),
+    opt("http.backlog", Takes::Whole(1, 65_535)),
+    opt("cors.allowed_origins", Takes::Origins),
     opt("limits.body_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.message_bytes", Takes::Whole(1_024, 1 << 30)),
     opt("limits.messages_per_append", Takes::Whole(1, 10_000)),
     opt("limits.metadata_bytes", Takes::Whole(1_024, 1 << 24)),
+    opt(
+        "limits.body_bytes_in_flight",
+        Takes::Whole(1 << 20, 1 << 40),
+    ),
+    opt("limits.event_streams", Takes::Whole(1, 10_000_000)),
+    opt("tenants.requests_per_second", Takes::Whole(0, 1_000_000)),
+    opt("tenants.request_burst", Takes::Whole(0, 1_000_000)),
+    opt("tenants.concurrent_compactions", Takes::Whole(0, 1_000_000)),
+    opt("tenants.concurrent_turns", Takes::Whole(0, 1_000_000)),
+    opt("tenants.stored_bytes", Takes::Whole(0, (1 << 53) - 1)),
     opt(
         "compaction.summarizer",
         Takes::OneOf(&["auto", "model", "extractive"]),
@@ -122,6 +146,9 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("events.retention_days", Takes::Whole(1, 3_650)),
     opt("events.keep_alive_seconds", Takes::Whole(1, 300)),
     opt("events.poll_ms", Takes::Whole(100, 60_000)),
+    opt("idempotency.hours", Takes::Whole(1, 8_760)),
+    opt("retention.days", Takes::Whole(0, 36_500)),
+    opt("retention.interval_minutes", Takes::Whole(1, 10_080)),
     opt(
         "tokens.counter",
         Takes::OneOf(&["estimate", "o200k_base", "cl100k_base"]),
@@ -188,6 +215,9 @@ impl Opt {
         if matches!(self.takes, Takes::Share) {
             return read_share(given).ok_or_else(|| "it takes a number over 0, up to 1".into());
         }
+        if matches!(self.takes, Takes::Origins) {
+            return origins::read(given);
+        }
         let text = match given {
             Given::Text(text) => Some(text),
             Given::Value(value) => value.as_str(),
@@ -242,12 +272,15 @@ impl Opt {
 impl Takes {
     fn check(&self, text: &str) -> Result<(), Cow<'static, str>> {
         match self {
-            Self::Whole(..) | Self::Share => Ok(()),
+            Self::Whole(..) | Self::Share | Self::Origins => Ok(()),
             Self::OneOf(words) => check(words.contains(&text), || one_of(words)),
             Self::Listen => check(parse_listen(text).is_some(), || {
                 "it takes an IP address and a port, such as `127.0.0.1:8080`, `0.0.0.0:8080`, `[::1]:8080` or \
                  `localhost:8080`"
                     .into()
+            }),
+            Self::ListenOrNone => check(text.is_empty() || parse_listen(text).is_some(), || {
+                "it takes an IP address and a port, such as `127.0.0.1:9090`, or nothing".into()
             }),
             Self::DatabaseUrl => check_database_url(text).map_err(Cow::Borrowed),
             Self::ListenUrl => check_listen_url(text).map_err(Cow::Borrowed),

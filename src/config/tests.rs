@@ -1,5 +1,6 @@
 //! Names, bounds, layers, messages. No test here touches the environment of the process: variables are handed in.
 
+mod access;
 mod models;
 
 use std::{collections::BTreeSet, fs};

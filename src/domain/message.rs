@@ -350,6 +350,12 @@ impl Message {
         })
     }
 
+    /// Bytes that it takes in the database: what came, and what a context shows of an item.
+    #[must_use]
+    pub fn stored_bytes(&self) -> usize {
+        self.body.len() + self.item.as_ref().map_or(0, String::len)
+    }
+
     /// Whether no context shows it.
     #[must_use]
     pub fn shows_nothing(&self) -> bool {

@@ -25,7 +25,7 @@ pub struct Counters {
     pub length: i64,
     /// Estimated tokens of everything that has a position.
     pub tokens: i64,
-    /// Body bytes of everything that has a position.
+    /// Stored bytes of everything that has a position.
     pub bytes: i64,
     /// Estimated tokens of the instructions.
     pub instruction_tokens: i64,
@@ -276,6 +276,7 @@ pub fn place(
         }
         row.position = Some(counters.positions);
         counters.positions += 1;
+        counters.bytes += signed(row.message.stored_bytes() as u64);
         if row.message.shows_nothing() {
             // No model sees it, so nothing begins or ends with it.
             rows.push(row);
@@ -287,7 +288,6 @@ pub fn place(
         row.starts_group = row.message.role != Role::Tool && !goes_on;
         counters.length += signed(row.message.size.units);
         counters.tokens += tokens;
-        counters.bytes += signed(row.message.body.len() as u64);
         match &row.message.answers {
             Some(call) => {
                 let (at, answered) = answer(&mut tail, call).map_err(|fault| (index, fault))?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query, name};
+use super::extract::{Body, name};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json};
 use super::schema::{self, Schema};
@@ -110,13 +110,8 @@ pub async fn list_agents(
     caller: Caller,
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
-    let after = match query.take("cursor") {
-        Some(cursor) => cursor::decode(SCOPE, &cursor)?,
-        None => String::new(),
-    };
-    query.finish()?;
+    let (after, limit) = cursor::page::<String>(&request, SCOPE)?;
+    let after = after.unwrap_or_default();
     let (agents, more) = service.list_agents(caller, &after, limit).await?;
     let last = agents
         .last()

@@ -8,13 +8,14 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::cursor;
-use super::extract::{Body, Query, name, number};
+use super::extract::{Body, name, number};
+use super::once;
 use super::problem::{Problem, ProblemDocument};
-use super::respond::{Page, json, raw};
+use super::respond::{Page, json, raw, text, to_text};
 use super::schema::Schema;
 use super::sessions::SessionBody;
 use crate::domain::plan::Reason;
-use crate::service::{Caller, CompactOutcome, CompactRequest, Service, compaction_id};
+use crate::service::{Answered, Caller, CompactOutcome, CompactRequest, Service, compaction_id};
 use crate::storage::CompactionRow;
 
 const TAG: &str = "Compaction";
@@ -223,9 +224,19 @@ pub async fn compact_session(
     body: Body,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let compact: CompactRequest = body.read_optional(Schema::Compact)?;
-    let outcome = service.compact(caller, id, compact).await?;
-    json(StatusCode::OK, &CompactBody::of(outcome)?)
+    let mut compact: CompactRequest = body.read_optional(Schema::Compact)?;
+    let key = body.key();
+    compact.once = key.map(|key| (key.clone(), show as fn(CompactOutcome) -> Option<String>));
+    let work = Box::pin(service.compact(caller, id, compact));
+    match service.once_costly(caller, key, work).await? {
+        Answered::First(outcome) => json(StatusCode::OK, &CompactBody::of(outcome)?),
+        Answered::Again(kept) => Ok(once::again(text(StatusCode::OK, kept.answer))),
+    }
+}
+
+/// The answer as it is kept.
+fn show(outcome: CompactOutcome) -> Option<String> {
+    to_text(&CompactBody::of(outcome).ok()?).ok()
 }
 
 /// List compactions
@@ -252,16 +263,9 @@ pub async fn list_compactions(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("compactions/{id}");
-    let after = match query.take("cursor") {
-        None => 0,
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-    };
-    query.finish()?;
+    let (after, limit) = cursor::page(&request, &scope)?;
+    let after = after.unwrap_or(0);
     let (rows, more) = service.list_compactions(caller, id, after, limit).await?;
     let last = rows.last().filter(|_| more);
     let next_cursor = last.map(|last| cursor::encode(&scope, &last.version.to_string()));

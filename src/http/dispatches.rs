@@ -8,12 +8,13 @@ use utoipa::ToSchema;
 
 use super::context::{ContextCompaction, send};
 use super::cursor;
-use super::extract::{Body, Query, name, number};
+use super::extract::{Body, name, number};
+use super::once;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json};
 use super::schema::Schema;
 use crate::service::{
-    Caller, DispatchRecord, DispatchRequest, Dispatched, Replayed, Service, Stats,
+    Answered, Caller, DispatchRecord, DispatchRequest, Dispatched, Replayed, Service, Stats,
 };
 
 const TAG: &str = "Context";
@@ -26,7 +27,7 @@ struct DispatchTokens {
     /// As it is sent.
     after: i64,
     /// How they were counted: `estimate` or `tokenizer`.
-    by: &'static str,
+    by: String,
 }
 
 /// A model, and whether the context fits it.
@@ -162,7 +163,16 @@ pub async fn dispatch_context(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let wanted: DispatchRequest = body.read_optional(Schema::Dispatch)?;
-    let dispatched = service.dispatch(caller, id, &wanted).await?;
+    let key = body.key();
+    let work = Box::pin(service.dispatch(caller, id, &wanted, key));
+    let (dispatched, repeated) = match service.once_costly(caller, key, work).await? {
+        Answered::First(dispatched) => (dispatched, false),
+        Answered::Again(kept) => (service.repeat_dispatch(caller, id, &kept).await?, true),
+    };
+    Ok(once::mark(show(id, dispatched)?, repeated))
+}
+
+fn show(id: &str, dispatched: Dispatched) -> Result<HttpResponse, Problem> {
     let Dispatched {
         candidates,
         compaction,
@@ -225,16 +235,9 @@ pub async fn list_dispatches(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("dispatches/{id}");
-    let before = match query.take("cursor") {
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        None => i64::MAX,
-    };
-    query.finish()?;
+    let (before, limit) = cursor::page(&request, &scope)?;
+    let before = before.unwrap_or(i64::MAX);
     let (rows, more) = service.list_dispatches(caller, id, before, limit).await?;
     let oldest = rows.last().filter(|_| more);
     let next_cursor = oldest.map(|oldest| cursor::encode(&scope, &oldest.n.to_string()));

@@ -10,13 +10,15 @@ use actix_web::http::header::{self, HeaderName};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, get};
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 
+use super::access::bearer;
 use super::extract::{Query, name};
 use super::problem::{Problem, ProblemDocument};
 use crate::domain::event::{MESSAGE_DELTA, RESYNC};
-use crate::service::{Caller, SentEvent, Service, StreamItem};
+use crate::service::{Caller, SentEvent, Service, ServiceError, StreamItem};
 
 /// A comment that keeps the line open.
 pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -64,7 +66,7 @@ pub async fn session_events(
         let item = events.next().await?;
         Some((frame(&item), events))
     });
-    Ok(respond(frames))
+    Ok(respond(service, &request, frames))
 }
 
 /// Follow all events
@@ -96,7 +98,7 @@ pub async fn all_events(
         let item = events.next().await?;
         Some((frame(&item), events))
     });
-    Ok(respond(frames))
+    Ok(respond(service, &request, frames))
 }
 
 /// What the client got last, if it says so. Bytes that are no text are no id, but something was sent.
@@ -106,9 +108,21 @@ fn last_event_id(request: &HttpRequest) -> Option<String> {
     Some(text.into_owned()).filter(|text| !text.is_empty())
 }
 
-fn respond(frames: impl Stream<Item = Bytes> + 'static) -> HttpResponse {
-    use futures_util::StreamExt;
-    event_stream(frames.map(Ok))
+/// A stream goes on for as long as the key that opened it counts: it is asked anew before each frame.
+fn respond(
+    service: Data<Service>,
+    request: &HttpRequest,
+    frames: impl Stream<Item = Bytes> + 'static,
+) -> HttpResponse {
+    let key = bearer(request.headers()).map(SecretString::from);
+    let counts = move |_: &Bytes| {
+        let (service, key) = (service.clone(), key.clone());
+        async move {
+            let known = service.identify(key.as_ref().map(ExposeSecret::expose_secret));
+            !matches!(known.await, Err(ServiceError::Unauthenticated))
+        }
+    };
+    event_stream(frames.take_while(counts).map(Ok))
 }
 
 /// Server-sent events; nothing on the way may hold them back.

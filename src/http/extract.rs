@@ -6,69 +6,78 @@ use std::pin::Pin;
 use actix_web::dev::Payload;
 use actix_web::http::header;
 use actix_web::{FromRequest, HttpRequest, web};
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::intake::{Intake, Taken};
+use super::once::Header;
 use super::problem::{Code, FieldError, Problem};
 use super::schema::{self, Schema};
 use crate::domain::json::{self, JsonFault};
 use crate::domain::message::shallow_view;
-use crate::service::Caller;
+use crate::service::{RequestKey, Service};
 
-/// The largest body taken, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimit(pub usize);
-
-/// A request body: JSON text that can be stored as it is, not yet read.
+/// A request body: JSON text that can be stored as it is, not yet read; and the key it came with. It holds its part of
+/// the room for bodies until its request is answered.
 #[derive(Debug)]
-pub struct Body(Bytes);
+pub struct Body {
+    taken: Taken,
+    key: Option<RequestKey>,
+}
 
 impl FromRequest for Body {
     type Error = Problem;
     type Future = Pin<Box<dyn Future<Output = Result<Self, Problem>>>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let limit = request
-            .app_data::<web::Data<BodyLimit>>()
-            .map_or(usize::MAX, |limit| limit.0);
-        let checked = check_head(request, limit);
-        let mut payload = payload.take();
+        let intake = request.app_data::<web::Data<Intake>>().cloned();
+        let announced = text(request, header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
+        let checked = check_head(request, announced);
+        let header = Header::of(request);
+        let (mut payload, request) = (payload.take(), request.clone());
         Box::pin(async move {
+            let intake = intake
+                .ok_or_else(|| Problem::new(Code::Internal, "The server takes in no bodies."))?;
+            intake.check(announced)?;
             checked?;
-            let mut body = BytesMut::new();
-            while let Some(chunk) = payload.next().await {
-                let chunk = chunk.map_err(|_| {
-                    Problem::new(Code::InvalidJson, "The body broke off before its end.")
-                })?;
-                if body.len() + chunk.len() > limit {
-                    return Err(too_large(limit));
-                }
-                body.extend_from_slice(&chunk);
+            let header = header?;
+            let taken = intake.read(&mut payload, announced).await;
+            let refused = taken.as_ref().err().map(|problem| problem.code);
+            if refused == Some(Code::RequestTimeout) {
+                count_refusal(&request, "body_timeout");
+            } else if refused == Some(Code::Overloaded) {
+                count_refusal(&request, "body_bytes_in_flight");
             }
-            Ok(Self(body.freeze()))
+            let taken = taken?;
+            Ok(Self {
+                key: header.map(|header| header.with_body(&taken.bytes)),
+                taken,
+            })
         })
     }
 }
 
-fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
-    let text = |name| {
-        let value = request.headers().get(name)?;
-        Some(value.to_str().unwrap_or_default().to_ascii_lowercase())
-    };
-    let announced: Option<usize> = text(header::CONTENT_LENGTH).and_then(|n| n.parse().ok());
-    if announced.is_some_and(|bytes| bytes > limit) {
-        return Err(too_large(limit));
+fn text(request: &HttpRequest, name: header::HeaderName) -> Option<String> {
+    let value = request.headers().get(name)?;
+    Some(value.to_str().unwrap_or_default().to_ascii_lowercase())
+}
+
+fn count_refusal(request: &HttpRequest, limit: &'static str) {
+    if let Some(service) = request.app_data::<web::Data<Service>>() {
+        service.count_refusal(limit);
     }
-    if text(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+}
+
+fn check_head(request: &HttpRequest, announced: Option<usize>) -> Result<(), Problem> {
+    let encoding = text(request, header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| encoding != "identity") {
         return Err(Problem::new(
             Code::UnsupportedMediaType,
             "Compressed bodies are not taken; send the JSON as it is.",
         ));
     }
-    let Some(kind) = text(header::CONTENT_TYPE) else {
+    let Some(kind) = text(request, header::CONTENT_TYPE) else {
         return Ok(());
     };
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -81,15 +90,6 @@ fn check_head(request: &HttpRequest, limit: usize) -> Result<(), Problem> {
         Code::UnsupportedMediaType,
         "The body must be JSON: send `Content-Type: application/json`.",
     ))
-}
-
-fn too_large(limit: usize) -> Problem {
-    Problem::new(
-        Code::PayloadTooLarge,
-        format!(
-            "The body is larger than {limit} bytes (limits.body_bytes). Send it in several requests, or raise the limit."
-        ),
-    )
 }
 
 impl From<JsonFault> for Problem {
@@ -108,10 +108,16 @@ struct Envelope<'a> {
 }
 
 impl Body {
+    /// The key of a POST that may be made again, if it has one.
+    #[must_use]
+    pub fn key(&self) -> Option<&RequestKey> {
+        self.key.as_ref()
+    }
+
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.0.iter().all(u8::is_ascii_whitespace)
+        self.taken.bytes.iter().all(u8::is_ascii_whitespace)
     }
 
     /// The text, once it is known to be acceptable JSON.
@@ -119,7 +125,7 @@ impl Body {
     /// # Errors
     /// It is not.
     pub fn text(&self) -> Result<&str, Problem> {
-        let text = json::check_text(&self.0)?;
+        let text = json::check_text(&self.taken.bytes)?;
         if text.starts_with('\u{feff}') {
             return Err(Problem::new(
                 Code::InvalidJson,
@@ -369,14 +375,4 @@ fn printable(name: &str) -> String {
         .take(64)
         .filter(char::is_ascii_graphic)
         .collect()
-}
-
-/// Whose request it is. There are no keys yet, so everything belongs to one tenant.
-impl FromRequest for Caller {
-    type Error = Problem;
-    type Future = std::future::Ready<Result<Self, Problem>>;
-
-    fn from_request(_: &HttpRequest, _: &mut Payload) -> Self::Future {
-        std::future::ready(Ok(Self::DEFAULT))
-    }
 }

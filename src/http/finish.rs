@@ -5,7 +5,7 @@
 
 use actix_web::body::{self, BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest};
@@ -13,7 +13,9 @@ use tracing::Span;
 use tracing_actix_web::RootSpanBuilder;
 use uuid::Uuid;
 
+use super::intake::Watched;
 use super::problem::{Code, Problem};
+use super::watch;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -58,14 +60,18 @@ pub struct RequestSpan;
 impl RootSpanBuilder for RequestSpan {
     fn on_request_start(request: &ServiceRequest) -> Span {
         let id = RequestId::of(request).0;
-        tracing::debug_span!(
+        let span = tracing::debug_span!(
             "request",
             request_id = %id,
             method = %request.method(),
             // The pattern, not the path: a path may hold anything.
             route = request.match_pattern().as_deref().unwrap_or("none"),
             status = tracing::field::Empty,
-        )
+            otel.name = tracing::field::Empty,
+            otel.kind = tracing::field::Empty,
+        );
+        watch::join(&span, request);
+        span
     }
 
     fn on_request_end<B: MessageBody>(span: Span, outcome: &Result<ServiceResponse<B>, Error>) {
@@ -74,6 +80,7 @@ impl RootSpanBuilder for RequestSpan {
             Err(error) => error.as_response_error().status_code().as_u16(),
         };
         span.record("status", status);
+        watch::describe(&span, status);
         span.in_scope(|| tracing::debug!(status, "answered"));
     }
 }
@@ -88,6 +95,8 @@ pub async fn finish(
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let id = RequestId::of(&request).0;
     let path = request.path().to_owned();
+    let watched = watch::begin(&request);
+    let body = Watched::of(&mut request);
     // A HEAD is answered as a GET would be; the server itself leaves the body out.
     let is_head = request.method() == Method::HEAD;
     if is_head {
@@ -104,11 +113,21 @@ pub async fn finish(
         }
         None => None,
     };
+    if let Some(watched) = watched {
+        watched.end(status.as_u16());
+    }
     let response = response.map_into_boxed_body();
     let mut response = match problem {
-        Some(problem) => response.into_response(problem),
+        Some(mut problem) => {
+            keep_cross_origin(response.headers(), problem.headers_mut());
+            response.into_response(problem)
+        }
         None => response,
     };
+    if let Some(body) = body {
+        let status = response.status();
+        response = response.map_body(|_, answer| body.beside(status, answer));
+    }
     // But it waits for the end of one that is streamed, which that of events never comes to.
     if is_head && response.response().body().size() == BodySize::Stream {
         response = response.map_body(|_, _| BoxBody::new(body::None::new()));
@@ -117,6 +136,15 @@ pub async fn finish(
         response.headers_mut().insert(REQUEST_ID, id);
     }
     Ok(response)
+}
+
+/// What lets a page of another site read an answer lets it read an error too.
+fn keep_cross_origin(from: &HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        if *name == header::VARY || name.as_str().starts_with("access-control-") {
+            to.append(name.clone(), value.clone());
+        }
+    }
 }
 
 fn problem_of(error: &Error, id: &str, path: &str) -> actix_web::HttpResponse {

@@ -9,10 +9,11 @@ use utoipa::ToSchema;
 
 use super::cursor;
 use super::extract::{Body, Query, name};
+use super::once;
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, raw, text, to_text, with_last_member};
 use super::schema::Schema;
-use crate::service::{AppendRequest, Caller, ListMessages, ListedMessage, Service};
+use crate::service::{Answered, AppendRequest, Caller, ListMessages, ListedMessage, Service};
 use crate::storage::{MessageFilter, Order};
 
 const TAG: &str = "Messages";
@@ -151,13 +152,19 @@ pub async fn append_messages(
         messages: read.messages,
         expected_last_seq: read.expected_last_seq,
     };
-    let appended = service.append(caller, id, append).await?;
+    let key = body.key();
+    let work = service.append(caller, id, append, key);
+    let (appended, repeated) = match service.once(caller, key, work).await? {
+        Answered::First(appended) => (appended, false),
+        Answered::Again(kept) => (service.repeat_append(caller, id, &kept).await?, true),
+    };
     let data = render_all(&appended.messages)?;
     let last_seq = appended.last_seq;
-    Ok(text(
+    let response = text(
         StatusCode::CREATED,
         format!(r#"{{"data":{data},"lastSeq":{last_seq}}}"#),
-    ))
+    );
+    Ok(once::mark(response, repeated))
 }
 
 /// List messages
@@ -220,10 +227,7 @@ fn read_list(id: &str, mut query: Query) -> Result<(ListMessages, String), Probl
         "messages/{id}/{order:?}/{}",
         filter.role.unwrap_or_default()
     );
-    if let Some(given) = query.take("cursor") {
-        let seq: i64 = cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?;
+    if let Some(seq) = cursor::take::<i64>(&mut query, &scope)? {
         match order {
             Order::Asc => filter.after_seq = filter.after_seq.max(seq),
             Order::Desc => filter.before_seq = filter.before_seq.min(seq),

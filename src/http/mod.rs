@@ -3,6 +3,8 @@
 //! Handlers are thin: they read a request, call one use case, and write its answer. What a request
 //! means is the service's.
 
+mod access;
+mod admission;
 mod agents;
 mod compactions;
 mod context;
@@ -11,28 +13,40 @@ mod dispatches;
 mod events;
 mod extract;
 mod finish;
+mod intake;
+mod keys;
 mod messages;
+mod once;
 mod openapi;
+mod openapi_once;
 mod operations;
 mod problem;
 mod respond;
 mod rewrites;
 mod schema;
 mod search;
+mod security;
 mod sessions;
+mod shapes;
+mod tenants;
 mod turns;
 mod v1;
+mod watch;
 
+use actix_cors::Cors;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::middleware::from_fn;
+use actix_web::middleware::{Condition, from_fn};
 use actix_web::web::{self, Data};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
 use utoipa_actix_web::AppExt;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+pub use access::Door;
+pub use intake::Intake;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
 pub use schema::warm_up as schemas_are_sound;
+pub use watch::watch_app;
 
 use crate::service::Service;
 
@@ -75,6 +89,12 @@ fn routes(config: &mut ServiceConfig<'_>) {
         .service(events::session_events)
         .service(events::all_events)
         .configure(v1::routes)
+        .service(tenants::list_tenants)
+        .service(tenants::get_tenant)
+        .service(tenants::patch_tenant)
+        .service(keys::create_key)
+        .service(keys::list_keys)
+        .service(keys::revoke_key)
         .service(operations::live)
         .service(operations::ready)
         .service(operations::metrics)
@@ -84,7 +104,8 @@ fn routes(config: &mut ServiceConfig<'_>) {
 /// The whole application for one worker.
 pub fn app(
     service: Data<Service>,
-    body_bytes: usize,
+    door: Data<Door>,
+    intake: Data<Intake>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -98,16 +119,45 @@ pub fn app(
         .into_utoipa_app()
         .configure(routes)
         .split_for_parts();
+    let cors = Condition::new(!door.origins.is_empty(), cross_origin(&door.origins));
     app.app_data(service)
-        .app_data(Data::new(extract::BodyLimit(body_bytes)))
+        .app_data(door)
+        .app_data(intake)
         .service(operations::home)
         .service(operations::docs)
         .service(operations::errors)
         .service(openapi::swagger_ui())
         .default_service(web::to(no_route))
+        // Within whatever finds out who is asking.
+        .wrap(from_fn(admission::admit))
+        .wrap(from_fn(access::admit))
+        .wrap(cors)
         .wrap(from_fn(finish::finish))
         .wrap(tracing_actix_web::TracingLogger::<finish::RequestSpan>::new())
 }
+
+/// For the pages of these origins: answers what browsers ask beforehand, which brings no key, and lets scripts see
+/// what else an answer says. Cookies play no part here, so credentials are not allowed.
+fn cross_origin(origins: &[String]) -> Cors {
+    let cors = Cors::default()
+        .allowed_methods(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+        .allow_any_header()
+        .expose_headers(EXPOSED)
+        .max_age(3_600);
+    origins
+        .iter()
+        .fold(cors, |cors, origin| cors.allowed_origin(origin))
+}
+
+/// Headers of answers that a script of another site may read.
+const EXPOSED: [&str; 6] = [
+    "etag",
+    "location",
+    "retry-after",
+    "x-request-id",
+    "idempotency-replayed",
+    "www-authenticate",
+];
 
 /// What no route takes: a wrong method on a path there is, or a path there is not.
 async fn no_route(request: HttpRequest) -> Result<HttpResponse, Problem> {

@@ -10,6 +10,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::problem::Code;
 use super::schema::DOCUMENTS;
+use super::shapes;
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -70,6 +71,7 @@ pub fn swagger_ui() -> SwaggerUi {
     SwaggerUi::new("/docs/{_:.*}").config(
         Config::new(["/openapi.json"])
             .try_it_out_enabled(true)
+            .persist_authorization(true)
             .display_request_duration(true)
             .doc_expansion("list")
             .default_models_expand_depth(0),
@@ -106,6 +108,8 @@ fn document() -> Value {
         {"name": "Compaction", "description": "Folding old messages into a rolling summary, and the chain of summaries."},
         {"name": "Events", "description": "What happens, as it happens: server-sent events."},
         {"name": "Conversations", "description": "Sessions as OpenAI's clients see them: conversations and their items."},
+        {"name": "Keys", "description": "Who may use the API, and for which tenant. Needs the scope `admin`."},
+        {"name": "Administration", "description": "Tenants, and what each may use."},
         {"name": "Operations", "description": "Health, and this document."},
     ]);
     parts.insert("tags".into(), tags);
@@ -117,12 +121,14 @@ fn document() -> Value {
         "/paths/~1sessions/post",
         "/paths/~1sessions~1{id}~1compact/post",
         "/paths/~1sessions~1{id}~1fork/post",
+        "/paths/~1sessions~1{id}~1context/post",
     ] {
         let body = document.pointer_mut(&format!("{path}/requestBody"));
         if let Some(body) = body.and_then(Value::as_object_mut) {
             body.insert("required".into(), json!(false));
         }
     }
+    shapes::describe(&mut document);
     if let Some(schemas) = document
         .pointer_mut("/components/schemas")
         .and_then(Value::as_object_mut)
@@ -139,6 +145,8 @@ fn document() -> Value {
             code.insert("enum".into(), codes);
         }
     }
+    super::openapi_once::describe(&mut document);
+    super::security::describe(&mut document);
     document
 }
 

@@ -8,9 +8,9 @@ use actix_web::{HttpResponse, get};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::problem::{Code, Problem, ProblemDocument};
+use super::problem::{Code, FieldError, Problem, ProblemDocument};
 use super::respond::json;
-use crate::service::Service;
+use crate::service::{self, Service};
 
 const TAG: &str = "Operations";
 
@@ -42,20 +42,84 @@ pub async fn live() -> Result<HttpResponse, Problem> {
     json(StatusCode::OK, &HEALTHY)
 }
 
+/// What the service stands on, each in a word. `not configured`: there is none, and need not be.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Checks {
+    /// `ok`; `busy`: all connections are at work, so that some requests get 503 `STORAGE_UNAVAILABLE`.
+    #[schema(example = "ok")]
+    database: String,
+    /// `ok`, or `failing since` the first of the writes that failed because the database takes none (its disk is
+    /// full, say). Reading works.
+    #[schema(example = "ok")]
+    writer: String,
+    /// `ok`; `older` or `newer`: the schema is not the one that this version was made for; `unknown`.
+    #[schema(example = "ok")]
+    migrations: String,
+    /// `ok`; `polling`: what other replicas do is not heard at once, events of theirs come later.
+    #[schema(example = "not configured")]
+    listener: String,
+    /// `ok`, or `failing since` the first of the calls for summaries that failed.
+    #[schema(example = "failing since 2026-11-30T04:06:55.000000Z")]
+    summarizer: String,
+    /// `ok`, or `failing since` the first of the calls of turns that failed.
+    #[schema(example = "ok")]
+    model: String,
+}
+
+/// Whether the service takes requests, and how that is which it stands on.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Readiness {
+    /// `ok`; `degraded`: it takes requests, and one of the checks says what some of them will meet.
+    #[schema(example = "degraded")]
+    status: &'static str,
+    /// The program's version.
+    #[schema(example = "0.1.0")]
+    version: &'static str,
+    checks: Checks,
+}
+
+impl Readiness {
+    fn of(health: &service::Health) -> Self {
+        Self {
+            status: if health.is_fine() { "ok" } else { "degraded" },
+            version: HEALTHY.version,
+            checks: Checks {
+                database: health.database.to_string(),
+                writer: health.writer.to_string(),
+                migrations: health.migrations.to_string(),
+                listener: health.listener.to_string(),
+                summarizer: health.summarizer.to_string(),
+                model: health.model.to_string(),
+            },
+        }
+    }
+}
+
 /// Does the service take requests
 ///
-/// The database answers, and the service is not shutting down.
+/// It does while the database answers and no shutdown has begun; the answer comes within little more than a second.
+/// Whatever else is not as it should be is told of in `checks` and does not change the status: a model that fails, other
+/// replicas that are not heard, a disk that is full. A refusal names in `errors` each check that is not as it should be.
 #[utoipa::path(
     tag = TAG,
     responses(
-        (status = 200, description = "It does.", body = Health),
-        (status = 503, description = "The database gave no answer in time.", body = ProblemDocument, content_type = "application/problem+json"),
+        (status = 200, description = "It does.", body = Readiness),
+        (status = 503, description = "The database gave no answer in time, or the server is shutting down.", body = ProblemDocument, content_type = "application/problem+json"),
     )
 )]
 #[get("/health/ready")]
 pub async fn ready(service: Data<Service>) -> Result<HttpResponse, Problem> {
-    service.check_ready().await?;
-    json(StatusCode::OK, &HEALTHY)
+    let health = service.health().await;
+    match health.refused {
+        None => json(StatusCode::OK, &Readiness::of(&health)),
+        Some(why) => {
+            let checks = health.checks().into_iter();
+            let troubles = checks
+                .filter(|(_, check)| !check.is_fine())
+                .map(|(name, check)| FieldError::new(format!("/checks/{name}"), check.to_string()));
+            Err(Problem::unavailable(why).with_errors(troubles.collect()))
+        }
+    }
 }
 
 /// Metrics

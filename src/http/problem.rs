@@ -18,7 +18,7 @@ use crate::domain::message::MessageFault;
 use crate::domain::summary::Unacceptable;
 use crate::provider::ProviderError;
 use crate::service::{ServiceError, SummarizerFailure};
-use crate::storage::RETRY_AFTER;
+use crate::storage::{RETRY_AFTER, StorageError};
 
 macro_rules! codes {
     ($($variant:ident $name:literal $status:literal $title:literal $advice:literal;)*) => {
@@ -63,35 +63,40 @@ codes! {
     InvalidJson "INVALID_JSON" 400 "Unreadable JSON" "The body is not JSON that can be stored as it is. The detail says where.";
     InvalidParameter "INVALID_PARAMETER" 400 "Invalid parameter" "A part of the path or the query is not what it must be. `errors` names it.";
     SessionClosed "SESSION_CLOSED" 400 "Session closed" "The session is read-only. POST /sessions/{id}/reopen opens it again.";
-    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY`.";
-    Forbidden "FORBIDDEN" 403 "Not allowed" "The key does not have the scope that this needs.";
+    Unauthenticated "UNAUTHENTICATED" 401 "No valid key" "Send `Authorization: Bearer KEY` with a key that is neither expired nor revoked.";
+    Forbidden "FORBIDDEN" 403 "Not allowed" "The key lacks the scope that this needs, or a web page of another site asked. The detail says which.";
+    StorageQuotaExceeded "STORAGE_QUOTA_EXCEEDED" 403 "Storage quota exceeded" "The tenant stores as much as it may. Delete sessions, rewind or erase messages, shorten the retention, or have its `storedBytes` raised.";
     SessionNotFound "SESSION_NOT_FOUND" 404 "Session not found" "There is no session of this id, or it is not yours.";
     MessageNotFound "MESSAGE_NOT_FOUND" 404 "Message not found" "The session has no message of this id.";
     AgentNotFound "AGENT_NOT_FOUND" 404 "Agent not found" "PUT /agents/{name} makes one.";
     CompactionNotFound "COMPACTION_NOT_FOUND" 404 "Compaction not found" "GET /sessions/{id}/compactions lists the versions there are.";
     DispatchNotFound "DISPATCH_NOT_FOUND" 404 "Dispatch not found" "GET /sessions/{id}/dispatches lists those there are.";
     TurnNotFound "TURN_NOT_FOUND" 404 "Turn not found" "GET /sessions/{id}/turns lists those there are.";
+    TenantNotFound "TENANT_NOT_FOUND" 404 "Tenant not found" "GET /admin/tenants lists those there are.";
+    KeyNotFound "KEY_NOT_FOUND" 404 "Key not found" "GET /admin/keys lists those there are.";
     RouteNotFound "ROUTE_NOT_FOUND" 404 "No such route" "GET /openapi.json lists the routes; /docs/ shows them.";
     MethodNotAllowed "METHOD_NOT_ALLOWED" 405 "Method not allowed" "The `Allow` header names the methods of this path.";
+    RequestTimeout "REQUEST_TIMEOUT" 408 "Request time-out" "The body came too slowly. Send it again, over a better line or in smaller requests.";
     CompactionInProgress "COMPACTION_IN_PROGRESS" 409 "Compaction in progress" "Another compaction of this session is running. Come back after `Retry-After`.";
     CompactionConflict "COMPACTION_CONFLICT" 409 "Compaction conflict" "What was to be written no longer fits the history; nothing was. The detail says whether to try again.";
     SequenceConflict "SEQUENCE_CONFLICT" 409 "Sequence conflict" "Messages were appended that you have not seen. Read them, then append again.";
     TurnInProgress "TURN_IN_PROGRESS" 409 "Turn in progress" "A turn of this session is running. Come back after `Retry-After`.";
     TurnCancelled "TURN_CANCELLED" 409 "Turn stopped" "The turn was stopped on request. Send a turn without messages to have the newest message answered.";
-    IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before. Use a new one.";
+    IdempotencyConflict "IDEMPOTENCY_CONFLICT" 409 "Idempotency conflict" "The same key or message id was used for something else before: use a new one. Or, with `Retry-After`, the request of this key is still at work: come back for its answer.";
     PayloadTooLarge "PAYLOAD_TOO_LARGE" 413 "Payload too large" "The detail names the limit and the setting that moves it.";
     UnsupportedMediaType "UNSUPPORTED_MEDIA_TYPE" 415 "Unsupported media type" "Send JSON, with `Content-Type: application/json`.";
     ValidationFailed "VALIDATION_FAILED" 422 "Validation failed" "`errors` names every member that is not what it must be, by JSON pointer.";
     ToolCallNotFound "TOOL_CALL_NOT_FOUND" 422 "Tool call not found" "A tool message answers no open call. Nothing of the append was stored.";
     ContextOverflow "CONTEXT_OVERFLOW" 422 "Context overflow" "The context does not fit the model's window, even after compacting.";
     SummaryNotSmaller "SUMMARY_NOT_SMALLER" 422 "Summary not smaller" "The summarizer wrote at least as much as it was to replace. Nothing changed.";
-    RateLimited "RATE_LIMITED" 429 "Rate limited" "Come back after `Retry-After`.";
+    RateLimited "RATE_LIMITED" 429 "Limit reached" "The detail names the tenant's limit: requests, compactions or turns. Come back after `Retry-After`.";
     Internal "INTERNAL" 500 "Internal error" "A fault of the server. Its log has the cause under the `requestId`.";
     SummarizerFailed "SUMMARIZER_FAILED" 502 "Summarizer failed" "The model that writes summaries gave none that can be used. The session is unchanged.";
     ModelFailed "MODEL_FAILED" 502 "Model failed" "The model server gave no usable answer.";
     ModelTimeout "MODEL_TIMEOUT" 504 "Model timeout" "The model server took too long.";
     TurnInterrupted "TURN_INTERRUPTED" 503 "Turn interrupted" "The server that ran the turn stopped before it ended. Send a turn without messages to try again.";
     ModelNotConfigured "MODEL_NOT_CONFIGURED" 503 "No model configured" "Set PRECIS_MODEL_BASE_URL and PRECIS_MODEL.";
+    Overloaded "OVERLOADED" 503 "Overloaded" "The server bears no more of this just now. Come back after `Retry-After`.";
     StorageUnavailable "STORAGE_UNAVAILABLE" 503 "Storage unavailable" "The database gave no answer in time. Come back after `Retry-After`.";
 }
 
@@ -181,6 +186,12 @@ impl Problem {
             allow: None,
             cause: None,
         }
+    }
+
+    /// What the service stands on is not there; the client comes again.
+    #[must_use]
+    pub fn unavailable(detail: &str) -> Self {
+        Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
     }
 
     /// With the faults of the request.
@@ -278,6 +289,13 @@ impl Problem {
             let seconds = wait.as_millis().div_ceil(1_000).max(1);
             response.insert_header((header::RETRY_AFTER, seconds.to_string()));
         }
+        if self.code == Code::RequestTimeout {
+            // What is left of the body would stand in front of the next request.
+            response.force_close();
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
         if let Some(allow) = self.allow.as_deref().map(HeaderValue::from_str) {
             response.insert_header((
                 header::ALLOW,
@@ -314,6 +332,21 @@ impl From<ServiceError> for Problem {
         use ServiceError as E;
         let detail = error.to_string();
         match error {
+            E::Unauthenticated => Self::new(Code::Unauthenticated, detail),
+            E::ScopeMissing(_) | E::OtherTenant | E::LimitsAreTheServers => {
+                Self::new(Code::Forbidden, detail)
+            }
+            E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            E::InvalidKey { member, problem } => Self::new(Code::ValidationFailed, detail)
+                .with_errors(vec![FieldError::new(format!("/{member}"), problem)]),
+            E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
+            E::LimitReached { retry_after, .. } => {
+                Self::new(Code::RateLimited, detail).with_retry_after(retry_after)
+            }
+            E::StorageQuota { .. } => Self::new(Code::StorageQuotaExceeded, detail),
+            E::Overloaded { retry_after, .. } => {
+                Self::new(Code::Overloaded, detail).with_retry_after(retry_after)
+            }
             E::SessionNotFound { .. } => Self::new(Code::SessionNotFound, detail),
             E::MessageNotFound { .. } | E::ItemNotFound { .. } => {
                 Self::new(Code::MessageNotFound, detail)
@@ -333,7 +366,8 @@ impl From<ServiceError> for Problem {
             E::SessionClosed => Self::new(Code::SessionClosed, detail),
             E::SequenceConflict { .. } => Self::new(Code::SequenceConflict, detail),
             E::ToolCallNotFound { index, fault } => {
-                let at = FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
+                let at =
+                    FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
                 Self::new(Code::ToolCallNotFound, detail).with_errors(vec![at])
             }
             E::MessageIdTaken { index } => {
@@ -366,6 +400,13 @@ impl From<ServiceError> for Problem {
             E::MessageTooLarge { .. } | E::ConversationTooLarge { .. } => {
                 Self::new(Code::PayloadTooLarge, detail)
             }
+            E::KeyTaken => Self::new(Code::IdempotencyConflict, detail),
+            E::RequestAtWork { retry_after } => {
+                Self::new(Code::IdempotencyConflict, detail).with_retry_after(retry_after)
+            }
+            E::AskedBefore => {
+                Self::new(Code::IdempotencyConflict, detail).with_retry_after(RETRY_AFTER)
+            }
             E::CompactionInProgress { retry_after } => {
                 Self::new(Code::CompactionInProgress, detail).with_retry_after(retry_after)
             }
@@ -392,19 +433,32 @@ impl From<ServiceError> for Problem {
                 "The history was rewritten again and again while its context was read; try again.",
             )
             .with_retry_after(RETRY_AFTER),
-            E::ShuttingDown => {
-                Self::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
-            }
-            E::Storage(error) if error.is_temporary() => Self::new(
-                Code::StorageUnavailable,
-                "The database gave no answer in time; nothing was changed unless the connection broke while it answered.",
-            )
-            .with_retry_after(RETRY_AFTER)
-            .with_cause(error),
-            E::Storage(error) => internal().with_cause(error),
+            E::ShuttingDown => retried(detail),
+            E::Storage(error) => storage_failed(error),
             E::Internal(text) => internal().with_cause(text),
         }
     }
+}
+
+fn retried(detail: String) -> Problem {
+    Problem::new(Code::StorageUnavailable, detail).with_retry_after(RETRY_AFTER)
+}
+
+fn storage_failed(error: StorageError) -> Problem {
+    if !error.is_temporary() {
+        return internal().with_cause(error);
+    }
+    let detail = match error {
+        StorageError::Full(_) => {
+            "The disk of the database is full, and nothing was changed. What is stored can be read; make room on that disk."
+        }
+        _ => {
+            "The database gave no answer in time; nothing was changed unless the connection broke while it answered."
+        }
+    };
+    Problem::new(Code::StorageUnavailable, detail)
+        .with_retry_after(RETRY_AFTER)
+        .with_cause(error)
 }
 
 fn internal() -> Problem {

@@ -6,10 +6,11 @@ use actix_web::{HttpRequest, HttpResponse, delete, post, put};
 
 use super::extract::{Body, name, number};
 use super::messages::{MessageBody, render};
+use super::once::{self, Unread};
 use super::problem::{Problem, ProblemDocument};
-use super::respond::{json, text};
+use super::respond::text;
 use super::schema::Schema;
-use super::sessions::{SessionBody, created};
+use super::sessions::SessionBody;
 use crate::service::{Caller, ForkRequest, RewindRequest, Service};
 
 /// Rewind a session
@@ -44,8 +45,9 @@ pub async fn rewind_session(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let rewind: RewindRequest = body.read(Schema::Rewind)?;
-    let session = service.rewind(caller, id, rewind).await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let key = body.key();
+    let work = service.rewind(caller, id, rewind, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Fork a session
@@ -79,8 +81,9 @@ pub async fn fork_session(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let fork: ForkRequest<'_> = body.read_optional(Schema::Fork)?;
-    let session = service.fork(caller, id, fork).await?;
-    created(session)
+    let key = body.key();
+    let work = service.fork(caller, id, fork, once::session(key));
+    once::show_created(service.once(caller, key, work).await?)
 }
 
 /// Restore a version
@@ -106,12 +109,12 @@ pub async fn restore_compaction(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let id = name(&request, "id")?;
-    let session = service
-        .restore(caller, id, number(&request, "version")?)
-        .await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let version = number(&request, "version")?;
+    let work = service.restore(caller, id, version, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Replace a message

@@ -15,7 +15,7 @@ use super::problem::{Code, FieldError, Problem};
 const MOST_FAULTS: usize = 50;
 
 /// The schema documents, each with the name of its component in the OpenAPI document.
-pub const DOCUMENTS: [(&str, &str); 10] = [
+pub const DOCUMENTS: [(&str, &str); 12] = [
     ("AgentDocument", include_str!("../../schemas/agent.json")),
     (
         "CreateSession",
@@ -38,6 +38,11 @@ pub const DOCUMENTS: [(&str, &str); 10] = [
         "DispatchContext",
         include_str!("../../schemas/dispatch.json"),
     ),
+    (
+        "PatchTenant",
+        include_str!("../../schemas/tenant-patch.json"),
+    ),
+    ("CreateKey", include_str!("../../schemas/key-create.json")),
 ];
 
 /// A schema of a request body.
@@ -53,6 +58,8 @@ pub enum Schema {
     Fork,
     Turn,
     Dispatch,
+    PatchTenant,
+    CreateKey,
 }
 
 struct Compiled(Vec<Option<Validator>>);

@@ -117,12 +117,7 @@ fn read_search(id: &str, mut query: Query) -> Result<(SearchRequest, String), Pr
     let read = read.map_err(|fault| Problem::parameter("q", fault.to_string()))?;
     // A cursor is of one list, so of one query; its words need not be in it.
     let scope = format!("search/{id}/{}", digest(&words));
-    let before_seq = match query.take("cursor") {
-        None => i64::MAX,
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-    };
+    let before_seq = cursor::take(&mut query, &scope)?.unwrap_or(i64::MAX);
     query.finish()?;
     let request = SearchRequest {
         query: read,

@@ -1,15 +1,15 @@
 //! `/sessions`: creating, listing, reading, changing, closing, resetting, deleting.
 
-use actix_web::http::{StatusCode, header};
+use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, delete, get, patch, post};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::cursor;
 use super::extract::{Body, Query, name};
+use super::once::{self, Unread};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw};
 use super::schema::Schema;
@@ -60,6 +60,10 @@ pub struct SessionBody {
     pruning: PruningPolicy,
     #[schema(value_type = Object)]
     auto_compact: AutoCompactPolicy,
+    /// Days behind its last write (`updatedAt`) after which it is deleted; `null`: what the tenant says, or else the
+    /// server; 0: never.
+    #[schema(example = 90)]
+    retention_days: Option<i64>,
     /// What else was copied from the agent when the session was created.
     #[schema(value_type = Option<Object>)]
     agent: Option<AgentDocument>,
@@ -100,6 +104,7 @@ impl SessionBody {
             compaction: session.compaction,
             pruning: session.pruning,
             auto_compact: session.auto_compact,
+            retention_days: row.retention_days,
             agent: session.agent,
             message_count: row.message_count,
             history_length: row.history_length,
@@ -109,19 +114,6 @@ impl SessionBody {
             closed_at: row.closed_at.map(|time| time.to_string()),
         })
     }
-}
-
-/// The answer to whatever made a session: the session, and its address.
-///
-/// # Errors
-/// A stored part is not readable.
-pub fn created(session: Session) -> Result<HttpResponse, Problem> {
-    let location = format!("/sessions/{}", session.id);
-    let mut response = json(StatusCode::CREATED, &SessionBody::of(session)?)?;
-    if let Ok(location) = header::HeaderValue::from_str(&location) {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(response)
 }
 
 /// Create a session
@@ -157,8 +149,9 @@ pub async fn create_session(
     body: Body,
 ) -> Result<HttpResponse, Problem> {
     let request: CreateRequest<'_> = body.read_optional(Schema::CreateSession)?;
-    let session = service.create_session(caller, request).await?;
-    created(session)
+    let key = body.key();
+    let work = Box::pin(service.create_session(caller, request, once::session(key)));
+    once::show_created(service.once(caller, key, work).await?)
 }
 
 /// List sessions
@@ -200,13 +193,7 @@ pub async fn list_sessions(
 fn read_list(mut query: Query) -> Result<ListSessions, Problem> {
     let word = |word: Option<&str>| word.map(ToOwned::to_owned);
     let limit = query.take_limit()?;
-    let before = match query.take("cursor") {
-        None => None,
-        Some(given) => Some(
-            Uuid::try_parse(&cursor::decode(SCOPE, &given)?)
-                .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        ),
-    };
+    let before = cursor::take(&mut query, SCOPE)?;
     let filter = SessionFilter {
         status: word(query.take_word("status", &["active", "closed"])?),
         mode: word(query.take_word("mode", &["chat", "task", "subagent", "daemon"])?),
@@ -283,7 +270,7 @@ pub async fn patch_session(
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
     let change: PatchRequest<'_> = body.read(Schema::PatchSession)?;
-    let session = service.patch_session(caller, id, change).await?;
+    let session = service.patch_session(caller, id, change, None).await?;
     json(StatusCode::OK, &SessionBody::of(session)?)
 }
 
@@ -330,11 +317,11 @@ pub async fn close_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service
-        .set_closed(caller, name(&request, "id")?, true)
-        .await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.set_closed(caller, id, true, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Reopen a session
@@ -355,11 +342,11 @@ pub async fn reopen_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service
-        .set_closed(caller, name(&request, "id")?, false)
-        .await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.set_closed(caller, id, false, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }
 
 /// Reset a session
@@ -382,7 +369,9 @@ pub async fn reset_session(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let session = service.reset_session(caller, name(&request, "id")?).await?;
-    json(StatusCode::OK, &SessionBody::of(session)?)
+    let (id, key) = (name(&request, "id")?, body.key());
+    let work = service.reset_session(caller, id, once::session(key));
+    once::show_session(service.once(caller, key, work).await?)
 }

@@ -1,7 +1,6 @@
 //! Turns: running the model, reading what came of it, stopping it.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use actix_web::http::StatusCode;
 use actix_web::web::Data;
@@ -17,16 +16,20 @@ use uuid::Uuid;
 use super::compactions::CompactionBody;
 use super::cursor;
 use super::events::{KEEP_ALIVE, event_stream, one_line, write_frame};
-use super::extract::{Body, Query, name};
+use super::extract::{Body, name};
 use super::finish::{log, request_id};
-use super::messages::render_all;
+use super::messages::{render as render_message, render_all};
+use super::once::{self, Unread};
 use super::problem::{Problem, ProblemDocument};
 use super::respond::{Page, json, raw, text, to_text, with_last_member};
 use super::schema::Schema;
 use crate::domain::event::MESSAGE_DELTA;
 use crate::domain::ids::turn_id;
-use crate::service::{Caller, Progress, Running, Service, ServiceError, Turn, TurnRequest};
-use crate::storage::TurnRow;
+use crate::service::{
+    Answered, Caller, ListedMessage, Progress, RequestKey, Running, Service, ServiceError,
+    Template, Turn, TurnAgain, TurnRequest,
+};
+use crate::storage::{Kept, TurnRow};
 
 const TAG: &str = "Turns";
 
@@ -115,8 +118,8 @@ pub struct TurnBody {
     messages: (),
 }
 
-fn render(session: &str, turn: &Turn) -> Result<String, Problem> {
-    let head = TurnBody {
+fn head(session: &str, turn: &Turn) -> Result<TurnBody, Problem> {
+    Ok(TurnBody {
         record: TurnRecord::of(session, &turn.row)?,
         compaction: turn
             .compaction
@@ -124,8 +127,15 @@ fn render(session: &str, turn: &Turn) -> Result<String, Problem> {
             .map(CompactionBody::of)
             .transpose()?,
         messages: (),
-    };
-    with_last_member(&head, "messages", &render_all(&turn.messages)?)
+    })
+}
+
+fn render(session: &str, turn: &Turn) -> Result<String, Problem> {
+    with_last_member(
+        &head(session, turn)?,
+        "messages",
+        &render_all(&turn.messages)?,
+    )
 }
 
 #[derive(Debug, Deserialize)]
@@ -198,21 +208,27 @@ pub async fn run_turn(
         context_window: read.context_window,
         max_output_tokens: read.max_output_tokens,
     };
-    let running = service.begin_turn(caller, id, turn).await?;
+    let keeper = Keeper {
+        service: service.clone(),
+        caller,
+        key: body.key().cloned(),
+    };
+    let work = service.begin_turn(caller, id, turn, body.key());
+    let running = match service.once(caller, body.key(), work).await? {
+        Answered::First(running) => running,
+        Answered::Again(kept) => return keeper.repeat(id, &kept, stream).await,
+    };
     if stream {
-        let answer = Streamed::new(
-            id,
-            request_id(&request),
-            request.path(),
-            running,
-            service.keep_alive(),
-        )?;
+        keeper.keep(id, &running.begun).await;
+        let answer = Streamed::new(id, request_id(&request), request.path(), running, keeper)?;
         return Ok(event_stream(stream::unfold(answer, Streamed::next)));
     }
     if running.begun.row.ended_at.is_some() {
+        keeper.keep(id, &running.begun).await;
         return Ok(text(StatusCode::OK, render(id, &running.begun)?));
     }
     let turn = ended(running.end.await)?;
+    keeper.keep(id, &turn).await;
     Ok(text(StatusCode::OK, render(id, &turn)?))
 }
 
@@ -237,13 +253,90 @@ fn ended(
     )))
 }
 
+/// All events of a turn that is over.
+fn whole_stream(turn: &str) -> String {
+    let started = write_frame(None, "turn.started", turn);
+    started + &write_frame(None, "turn.completed", turn)
+}
+
+/// Keeps the answer of a turn under the key of its request.
+struct Keeper {
+    service: Data<Service>,
+    caller: Caller,
+    key: Option<RequestKey>,
+}
+
+impl Keeper {
+    /// Keeps the answer if there is a key and the turn is over.
+    async fn keep(&self, session: &str, turn: &Turn) {
+        let over = turn.row.ended_at.is_some();
+        if let Some(key) = self.key.as_ref().filter(|_| over)
+            && let Ok(template) = template(session, turn)
+        {
+            self.service
+                .settle_turn(self.caller, key, turn, &template)
+                .await;
+        }
+    }
+
+    /// Answers a request that was made again.
+    async fn repeat(
+        &self,
+        session: &str,
+        kept: &Kept,
+        stream: bool,
+    ) -> Result<HttpResponse, Problem> {
+        let told = self.service.repeat_turn(self.caller, session, kept);
+        let answer = match told.await? {
+            TurnAgain::Text(text) => text,
+            TurnAgain::Turn(turn) => {
+                self.keep(session, &turn).await;
+                render(session, &turn)?
+            }
+        };
+        if !stream {
+            return Ok(once::again(text(StatusCode::OK, answer)));
+        }
+        let frames = Bytes::from(whole_stream(&one_line(&answer)));
+        Ok(once::again(event_stream(stream::iter([Ok(frames)]))))
+    }
+}
+
+/// A turn's answer with its messages left out.
+fn template(session: &str, turn: &Turn) -> Result<Template, Problem> {
+    let mut template = Template::default();
+    let mut piece = with_last_member(&head(session, turn)?, "messages", "[")?;
+    // Each brace that closes what stands before a message belongs behind it.
+    piece.pop();
+    for (index, message) in turn.messages.iter().enumerate() {
+        if index > 0 {
+            piece.push_str("},");
+        }
+        let bare = ListedMessage {
+            message: String::new(),
+            ..message.clone()
+        };
+        piece.push_str(&render_message(&bare)?);
+        piece.pop();
+        template.pieces.push(std::mem::take(&mut piece));
+        template.seqs.push(message.seq);
+    }
+    piece.push_str(if turn.messages.is_empty() {
+        "]}"
+    } else {
+        "}]}"
+    });
+    template.pieces.push(piece);
+    Ok(template)
+}
+
 /// A turn on its way to a client.
 struct Streamed {
     session: String,
     request_id: String,
     path: String,
     running: Option<Running>,
-    keep_alive: Duration,
+    keeper: Keeper,
     /// What is to be sent first.
     first: Option<String>,
 }
@@ -254,20 +347,21 @@ impl Streamed {
         request_id: String,
         path: &str,
         running: Running,
-        keep_alive: Duration,
+        keeper: Keeper,
     ) -> Result<Self, Problem> {
         let begun = one_line(&render(session, &running.begun)?);
-        let mut first = write_frame(None, "turn.started", &begun);
         let is_over = running.begun.row.ended_at.is_some();
-        if is_over {
-            first.push_str(&write_frame(None, "turn.completed", &begun));
-        }
+        let first = if is_over {
+            whole_stream(&begun)
+        } else {
+            write_frame(None, "turn.started", &begun)
+        };
         Ok(Self {
             session: session.to_owned(),
             request_id,
             path: path.to_owned(),
             running: (!is_over).then_some(running),
-            keep_alive,
+            keeper,
             first: Some(first),
         })
     }
@@ -277,7 +371,8 @@ impl Streamed {
             return Some((Ok(first.into()), self));
         }
         let mut running = self.running.take()?;
-        let Ok(progress) = timeout(self.keep_alive, running.progress.recv()).await else {
+        let Ok(progress) = timeout(self.keeper.service.keep_alive(), running.progress.recv()).await
+        else {
             // The model thinks; what is in between may not take the line for dead.
             self.running = Some(running);
             return Some((Ok(Bytes::from_static(KEEP_ALIVE)), self));
@@ -292,12 +387,15 @@ impl Streamed {
                 self.running = Some(running);
                 write_frame(None, "turn.restarted", "{}")
             }
-            None => self.last(ended(running.end.await)),
+            None => self.last(ended(running.end.await)).await,
         };
         Some((Ok(frame.into()), self))
     }
 
-    fn last(&self, end: Result<Turn, ServiceError>) -> String {
+    async fn last(&self, end: Result<Turn, ServiceError>) -> String {
+        if let Ok(turn) = &end {
+            self.keeper.keep(&self.session, turn).await;
+        }
         let rendered = end.map_err(Problem::from);
         match rendered.and_then(|turn| render(&self.session, &turn)) {
             Ok(turn) => write_frame(None, "turn.completed", &one_line(&turn)),
@@ -334,16 +432,9 @@ pub async fn list_turns(
     request: HttpRequest,
 ) -> Result<HttpResponse, Problem> {
     let id = name(&request, "id")?;
-    let mut query = Query::of(&request)?;
-    let limit = query.take_limit()?;
     let scope = format!("turns/{id}");
-    let before = match query.take("cursor") {
-        Some(given) => cursor::decode(&scope, &given)?
-            .parse()
-            .map_err(|_| Problem::parameter("cursor", "is no cursor of this list"))?,
-        None => Uuid::max(),
-    };
-    query.finish()?;
+    let (before, limit) = cursor::page(&request, &scope)?;
+    let before = before.unwrap_or(Uuid::max());
     let (rows, more) = service.list_turns(caller, id, before, limit).await?;
     let oldest = rows.last().filter(|_| more);
     let next_cursor = oldest.map(|oldest| cursor::encode(&scope, &oldest.id.to_string()));
@@ -402,10 +493,24 @@ pub async fn cancel_turn(
     service: Data<Service>,
     caller: Caller,
     request: HttpRequest,
+    body: Unread,
 ) -> Result<HttpResponse, Problem> {
-    let id = name(&request, "id")?;
-    let turn = service
-        .cancel_turn(caller, id, name(&request, "turnId")?)
-        .await?;
-    Ok(text(StatusCode::OK, render(id, &turn)?))
+    let (id, turn) = (name(&request, "id")?, name(&request, "turnId")?);
+    // Done twice it does nothing more, so its answer may be kept behind it.
+    let work = Box::pin(async {
+        let turn = service.cancel_turn(caller, id, turn).await?;
+        if let Some(key) = body.key() {
+            let template = template(id, &turn)
+                .map_err(|_| ServiceError::Internal("a turn could not be written"))?;
+            service.keep_answer(caller, id, key, &template).await?;
+        }
+        Ok(turn)
+    });
+    match service.once_costly(caller, body.key(), work).await? {
+        Answered::First(turn) => Ok(text(StatusCode::OK, render(id, &turn)?)),
+        Answered::Again(kept) => {
+            let answer = service.fill(caller, id, &kept).await?;
+            Ok(once::again(text(StatusCode::OK, answer)))
+        }
+    }
 }

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
 use super::error::ProviderError;
@@ -17,6 +18,8 @@ use super::retry::{self, RetryPolicy};
 #[derive(Debug)]
 pub(super) struct Attempts<'a> {
     policy: &'a RetryPolicy,
+    /// Counts the tries behind the first.
+    retries: &'a Counter,
     /// The number of the try under way, from 1.
     number: u32,
     started: Instant,
@@ -25,9 +28,10 @@ pub(super) struct Attempts<'a> {
 
 impl<'a> Attempts<'a> {
     /// Begins the first one.
-    pub(super) fn start(policy: &'a RetryPolicy) -> Self {
+    pub(super) fn start(policy: &'a RetryPolicy, retries: &'a Counter) -> Self {
         Self {
             policy,
+            retries,
             number: 1,
             started: Instant::now(),
             waited: Duration::ZERO,
@@ -76,6 +80,7 @@ impl<'a> Attempts<'a> {
         };
         tokio::time::sleep(wait).await;
         self.waited = self.waited.saturating_add(wait);
+        self.retries.inc();
         self.number = self.number.saturating_add(1);
         self.started = Instant::now();
         Ok(())

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prometheus_client::metrics::counter::Counter;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Url};
 use serde_json::value::RawValue;
@@ -25,11 +26,14 @@ use super::request::{ChatRequest, TurnRequest};
 use super::retry::RetryPolicy;
 use super::stream::Ended;
 use super::turn::{TurnAnswer, read_answer};
+use crate::telemetry;
 
 /// A client of one model server. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct ChatModel {
     inner: Arc<Inner>,
+    /// Counts the tries behind the first.
+    retries: Counter,
 }
 
 struct Inner {
@@ -110,7 +114,14 @@ impl ChatModel {
                 timeouts,
                 retry,
             }),
+            retries: Counter::default(),
         })
+    }
+
+    /// The same client, whose tries behind the first are counted there.
+    #[must_use]
+    pub fn counting_retries(self, retries: Counter) -> Self {
+        Self { retries, ..self }
     }
 
     /// Asks for a completion, not streamed, and tries again as the policy says.
@@ -123,7 +134,7 @@ impl ChatModel {
     /// without a message is.
     pub async fn complete(&self, request: &ChatRequest) -> Result<Completion, ProviderError> {
         let body = request.to_json()?;
-        let mut attempts = Attempts::start(&self.inner.retry);
+        let mut attempts = Attempts::start(&self.inner.retry, &self.retries);
         loop {
             match self.try_complete(body.clone()).await {
                 Ok(completion) => {
@@ -165,7 +176,7 @@ impl ChatModel {
         // The messages may be megabytes, and now there are two of each.
         drop(request);
         let mut handed_on = false;
-        let mut attempts = Attempts::start(&self.inner.retry);
+        let mut attempts = Attempts::start(&self.inner.retry, &self.retries);
         loop {
             let mut hand_on = |delta: &RawValue| {
                 if stream {
@@ -211,6 +222,7 @@ impl ChatModel {
             .client
             .post(inner.url.clone())
             .headers(inner.headers.clone())
+            .headers(telemetry::outgoing())
             .header(ACCEPT, accept)
             .body(body)
             .send();

@@ -26,8 +26,8 @@ pub mod overflow;
 mod refusal;
 mod request;
 pub mod retry;
-mod sse;
-mod stream;
+pub mod sse;
+pub mod stream;
 mod turn;
 
 #[cfg(test)]

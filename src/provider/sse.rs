@@ -14,20 +14,20 @@
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
+pub struct Event {
     /// Whether its type is `error`.
-    pub(super) is_error: bool,
+    pub is_error: bool,
     /// The data lines, joined by line feeds. Bytes that are not UTF-8 are replaced by U+FFFD.
-    pub(super) data: String,
+    pub data: String,
 }
 
 /// An event is longer than it may be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub struct TooLong;
 
 /// The reader of one stream.
 #[derive(Debug)]
-pub(super) struct Events {
+pub struct Events {
     /// Bytes that an event may have.
     limit: usize,
     /// The line that is being received.
@@ -43,7 +43,8 @@ pub(super) struct Events {
 
 impl Events {
     /// A reader of events that have at most this many bytes each.
-    pub(super) fn new(limit: usize) -> Self {
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self {
             limit,
             line: Vec::new(),
@@ -55,7 +56,10 @@ impl Events {
     }
 
     /// Takes the next bytes and gives the events that end in them.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+    ///
+    /// # Errors
+    /// An event is longer than the limit; nothing can be read behind it.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
         let mut events = Vec::new();
         let mut rest = bytes;
         if self.after_return && !rest.is_empty() {
@@ -76,7 +80,7 @@ impl Events {
 
     /// The event that the end of a stream ends. Not for a stream that was cut off: half a line
     /// may look like a whole one.
-    pub(super) fn finish(&mut self) -> Option<Event> {
+    pub fn finish(&mut self) -> Option<Event> {
         // A line without an end is one; if it is blank, it ends the event itself.
         self.end_line().or_else(|| self.end_event())
     }
@@ -141,8 +145,8 @@ impl Events {
     }
 
     /// Bytes of memory that are held.
-    #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    #[must_use]
+    pub fn held(&self) -> usize {
         self.line.capacity() + self.data.capacity()
     }
 }

@@ -30,7 +30,7 @@ use crate::domain::json;
 
 /// The reader of one streamed answer.
 #[derive(Debug)]
-pub(super) struct AnswerStream {
+pub struct AnswerStream {
     events: Events,
     message: Assembly,
     /// Bytes of deltas that may still come.
@@ -47,7 +47,7 @@ pub(super) struct AnswerStream {
 
 /// How a stream was left.
 #[derive(Debug)]
-pub(super) enum End {
+pub enum End {
     /// The body is at its end, or the stream said that no more is to come.
     Closed,
     /// Something cut it off.
@@ -55,7 +55,7 @@ pub(super) enum End {
 }
 
 /// An answer, and what broke it off, if anything did.
-pub(super) type Ended = (TurnAnswer, Option<ProviderError>);
+pub type Ended = (TurnAnswer, Option<ProviderError>);
 
 /// The members of a chunk that are looked at.
 #[derive(Deserialize)]
@@ -83,8 +83,16 @@ struct Choice<'a> {
     error: Option<&'a RawValue>,
 }
 
+impl Default for AnswerStream {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl AnswerStream {
-    pub(super) fn new() -> Self {
+    /// A reader to which nothing has come yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             events: Events::new(ChatModel::MAX_ANSWER_BYTES),
             message: Assembly::default(),
@@ -99,7 +107,7 @@ impl AnswerStream {
     }
 
     /// Takes the next bytes. Says whether more is wanted.
-    pub(super) fn feed(&mut self, bytes: &[u8], on_delta: &mut dyn FnMut(&RawValue)) -> bool {
+    pub fn feed(&mut self, bytes: &[u8], on_delta: &mut dyn FnMut(&RawValue)) -> bool {
         match self.events.feed(bytes) {
             Ok(events) => {
                 for event in events {
@@ -112,7 +120,10 @@ impl AnswerStream {
     }
 
     /// The answer, now that nothing more is read.
-    pub(super) fn conclude(
+    ///
+    /// # Errors
+    /// There is none: what the stream says went wrong, or what broke it off before anything was said.
+    pub fn conclude(
         mut self,
         end: End,
         on_delta: &mut dyn FnMut(&RawValue),
@@ -284,8 +295,8 @@ impl AnswerStream {
     }
 
     /// Bytes of memory that the reading of events holds.
-    #[cfg(test)]
-    pub(super) fn held(&self) -> usize {
+    #[must_use]
+    pub fn held(&self) -> usize {
         self.events.held()
     }
 }

@@ -36,6 +36,12 @@ pub struct AgentDocument {
     pub pruning: Option<Part>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_compact: Option<Part>,
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        default,
+        deserialize_with = "super::sessions::whole"
+    )]
+    pub retention_days: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Box<RawValue>>,
 }

@@ -132,7 +132,7 @@ impl Service {
             return Ok(Settled::Waits { until, seen });
         }
         let id = session_id(key.session);
-        let caller = Caller { tenant: key.tenant };
+        let caller = Caller::itself(key.tenant);
         let request = CompactRequest {
             cause: AUTO,
             ..CompactRequest::default()
@@ -145,9 +145,10 @@ impl Service {
 
     fn settle_failure(&self, row: &SessionRow, id: &str, error: &ServiceError) -> Settled {
         match error {
-            ServiceError::CompactionInProgress { .. } | ServiceError::CompactionConflict => {
-                self.later(SOON)
-            }
+            // It waits its turn, which is no failure.
+            ServiceError::CompactionInProgress { .. }
+            | ServiceError::CompactionConflict
+            | ServiceError::LimitReached { .. } => self.later(SOON),
             // Another replica may take it at once.
             ServiceError::ShuttingDown => self.later(Duration::ZERO),
             ServiceError::SessionClosed | ServiceError::SessionNotFound { .. } => {

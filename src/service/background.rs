@@ -1,11 +1,12 @@
 //! What a replica does without being asked: it passes signals on, looks into the database for what no
-//! signal told of, ends the leases of dead processes, and deletes old events. Automatic compactions, which
-//! are begun here as well, have a module of their own.
+//! signal told of, ends the leases of dead processes, and deletes old events. Automatic compactions and
+//! the deletion of old sessions, which are begun here as well, have modules of their own.
 //!
 //! Every replica does all of it. Nothing here needs to be the only one: a lease is ended and an event
 //! deleted by whoever comes first.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -15,15 +16,15 @@ use uuid::Uuid;
 use super::Service;
 use super::hub::WINDOW;
 use crate::storage::{
-    DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS, News, SessionKey,
-    Signal, StorageError, TenantId,
+    DeleteOldAnswers, DeleteOldEvents, EndDeadTurn, EndExpired, ListenUrl, Listener, MOST_SESSIONS,
+    News, SessionKey, Signal, StorageError, TenantId,
 };
 
 /// How often leases are looked at that have run out.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Leases that are ended at once.
 const SWEPT: i64 = 100;
-/// How often old events are deleted, and how many at once.
+/// How often old events and answers are deleted, and how many at once.
 const TIDY: Duration = Duration::from_hours(1);
 const TIDIED: i64 = 500;
 /// How often other replicas are told at most.
@@ -46,11 +47,15 @@ impl Service {
         self.spawn(Self::poll, ());
         self.spawn(Self::sweep, ());
         self.spawn(Self::tidy, ());
+        self.spawn(Self::retain, ());
         self.spawn(Self::attend_due, ());
+        self.spawn(Self::count_due, ());
         if self.database().can_notify() {
             let signals = self.database().signals();
             self.spawn(Self::notify, signals);
+            self.spawn(Self::share_rates, ());
             if let Some(url) = listen {
+                self.inner.listens.store(true, Ordering::Relaxed);
                 self.spawn(Self::listen, url);
             }
         }
@@ -61,9 +66,10 @@ impl Service {
         self.inner.closing.cancel();
         self.inner.background.close();
         self.inner.background.wait().await;
+        self.stop_sharing().await;
     }
 
-    fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(
+    pub(super) fn spawn<A: Send + 'static, F: Future<Output = ()> + Send + 'static>(
         &self,
         work: fn(Self, A) -> F,
         argument: A,
@@ -137,7 +143,7 @@ impl Service {
         Ok(())
     }
 
-    /// Deletes events that have been kept long enough.
+    /// Deletes events and answers that have been kept long enough.
     async fn tidy(self, (): ()) {
         let mut ticks = interval(TIDY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -145,6 +151,9 @@ impl Service {
             ticks.tick().await;
             if let Err(error) = self.delete_old_events().await {
                 tracing::warn!(%error, "old events could not be deleted; it is tried again in an hour");
+            }
+            if let Err(error) = self.delete_old_answers().await {
+                tracing::warn!(%error, "old answers could not be deleted; it is tried again in an hour");
             }
         }
     }
@@ -160,6 +169,19 @@ impl Service {
                 return Ok(());
             }
             // Others write too.
+            sleep(NOTIFY).await;
+        }
+    }
+
+    async fn delete_old_answers(&self) -> Result<(), StorageError> {
+        loop {
+            let delete = DeleteOldAnswers {
+                now: self.now(),
+                limit: TIDIED,
+            };
+            if self.database().write(delete).await? < TIDIED.unsigned_abs() {
+                return Ok(());
+            }
             sleep(NOTIFY).await;
         }
     }
@@ -190,7 +212,10 @@ impl Service {
             let error = match Listener::connect(&url).await {
                 Ok(mut listener) => {
                     wait = FIRST_RETRY;
-                    self.hear(&mut listener).await
+                    self.inner.hears.store(true, Ordering::Relaxed);
+                    let error = self.hear(&mut listener).await;
+                    self.inner.hears.store(false, Ordering::Relaxed);
+                    error
                 }
                 Err(error) => error,
             };

@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use serde::Deserialize;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::error::{LONGEST_RETRY, refused};
-use super::summarizer::{Job, Summary, replaced};
+use super::once_work::CompactOnce;
+use super::summarizer::Summary;
 use super::{Caller, Service, ServiceError, Session, key};
 use crate::domain::budget;
 use crate::domain::event::{Cancelled, CompactionEnd, CompactionRun};
+use crate::domain::ids::session_id;
 use crate::domain::message::{Digest256, Role};
 use crate::domain::plan::{Boundary, Cut, PlanRequest, Reason, plan_cut};
-use crate::domain::prompt;
 use crate::domain::size::Size;
 use crate::domain::transcript::Entry;
 use crate::storage::{
@@ -47,9 +49,15 @@ pub struct CompactRequest {
     pub instructions: Option<String>,
     pub model: Option<String>,
     pub dry_run: bool,
+    /// A client's key, and how the answer is written that is kept under it.
+    #[serde(skip)]
+    pub once: Option<CompactOnce>,
     /// What asks for it: `manual`, `auto` or `overflow`. Never a client's to say.
     #[serde(skip)]
     pub cause: &'static str,
+    /// The version that whoever asks has seen: behind a newer one there is no need for this compaction.
+    #[serde(skip)]
+    pub seen_version: Option<i64>,
 }
 
 impl Default for CompactRequest {
@@ -62,13 +70,25 @@ impl Default for CompactRequest {
             instructions: None,
             model: None,
             dry_run: false,
+            once: None,
             cause: MANUAL,
+            seen_version: None,
+        }
+    }
+}
+
+impl CompactRequest {
+    /// Refuses if there is a newer version than whoever asks has seen.
+    fn check_still_needed(&self, row: &SessionRow) -> Result<(), ServiceError> {
+        match self.seen_version {
+            Some(seen) if row.compaction_version > seen => Err(ServiceError::CompactionConflict),
+            _ => Ok(()),
         }
     }
 }
 
 /// What a compaction did, or would do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CompactOutcome {
     /// Why nothing was done.
     pub reason: Option<Reason>,
@@ -136,7 +156,8 @@ impl Service {
     ) -> Result<CompactOutcome, ServiceError> {
         let key = key(caller, id)?;
         if request.dry_run {
-            return self.dry_run(key, id, &request).await;
+            let outcome = self.dry_run(key, id, &request).await?;
+            return self.keep_dry_run(key, outcome, request.once).await;
         }
         if self.inner.draining.is_cancelled() {
             return Err(ServiceError::ShuttingDown);
@@ -153,10 +174,11 @@ impl Service {
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
         let (service, id) = (self.clone(), id.to_owned());
-        let run = async move { service.run_with_lease(key, &id, request).await };
+        let run = async move { Box::pin(service.run_with_lease(key, &id, request)).await };
+        let run = self.inner.tasks.track_future(run.in_current_span());
         self.inner
             .runtime
-            .spawn(self.inner.tasks.track_future(run))
+            .spawn(run)
             .await
             .map_err(|_| ServiceError::Internal("a compaction ended without an outcome"))?
     }
@@ -176,6 +198,24 @@ impl Service {
             session: Session::read(session)?,
             dry_run: true,
         })
+    }
+
+    fn count_saved(&self, row: &SessionRow, cut: Cut, record: &CompactionRow) {
+        let replaced = tokens_replaced(row, cut);
+        self.inner
+            .metrics
+            .count_compacted(replaced - record.summary_tokens);
+    }
+
+    async fn load_needed(
+        &self,
+        key: SessionKey,
+        id: &str,
+        request: &CompactRequest,
+    ) -> Result<SessionRow, ServiceError> {
+        let row = self.load_open(key, id).await?;
+        request.check_still_needed(&row)?;
+        Ok(row)
     }
 
     async fn load_open(&self, key: SessionKey, id: &str) -> Result<SessionRow, ServiceError> {
@@ -262,6 +302,9 @@ impl Service {
         Ok((aim, Some(by)))
     }
 
+    #[tracing::instrument(level = "debug", name = "compaction", skip_all, fields(
+        session = session_id(key.session), cause = request.cause, outcome, method, version
+    ))]
     async fn run_with_lease(
         &self,
         key: SessionKey,
@@ -277,8 +320,10 @@ impl Service {
             token,
             now,
             expires_at: now.plus(bounds.lease),
+            most: self.most_compactions(key.tenant, request.cause).await,
         };
-        match self.database().write(acquire).await? {
+        let (once, most) = (request.once.clone(), acquire.most);
+        match self.acquire_once(acquire, once.as_ref()).await? {
             Err(refusal) => return Err(refused(refusal, id)),
             Ok(Acquired::HeldUntil(until)) => {
                 let left = u64::try_from(until.0 - now.0).unwrap_or(0);
@@ -286,8 +331,11 @@ impl Service {
                     retry_after: Duration::from_micros(left).min(LONGEST_RETRY),
                 });
             }
+            Ok(Acquired::Full) => return Err(self.compactions_full(most)),
             Ok(Acquired::Yes) => {}
         }
+        let (cause, started) = (request.cause, Instant::now());
+        let running = self.inner.metrics.begin_compaction();
         let work = async {
             tokio::select! {
                 outcome = self.run(key, id, token, request) => outcome,
@@ -302,6 +350,8 @@ impl Service {
             .catch_unwind()
             .await
             .unwrap_or(Err(ServiceError::Internal("a compaction panicked")));
+        drop(running);
+        self.note_outcome(&outcome, cause, started.elapsed());
         // A commit gave the lease back already; then this finds nothing to do.
         if !matches!(&outcome, Ok(outcome) if outcome.compaction.is_some()) {
             let release = ReleaseLease {
@@ -310,7 +360,8 @@ impl Service {
                 end: end_of(outcome.as_ref().err()),
                 now: self.now(),
             };
-            if let Err(error) = self.database().write(release).await {
+            let released = self.release_once(release, outcome.as_ref().ok(), once.as_ref());
+            if let Err(error) = released.await {
                 tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
             }
         }
@@ -350,7 +401,7 @@ impl Service {
         request: CompactRequest,
     ) -> Result<CompactOutcome, ServiceError> {
         let started = Instant::now();
-        let row = self.load_open(key, id).await?;
+        let row = self.load_needed(key, id, &request).await?;
         let (request, plan) = self.plan_run(key, &row, request).await?;
         let session = Session::read(row)?;
         let nothing = |reason, session| CompactOutcome {
@@ -370,10 +421,11 @@ impl Service {
         }
         self.announce(key, id, token, &session.row, &plan.numbers, request.cause)
             .await?;
+        let job = self.job(&session, entries, plan.numbers.batch_length, &request);
         let summary = self
             .inner
             .summarizer
-            .summarize(self.job(&session, entries, plan.numbers.batch_length, &request))
+            .summarize(job, &self.inner.metrics)
             .await?;
         let note = self.note(key, &session, cut, &summary.text, request.cause);
         let note = note.await;
@@ -418,7 +470,8 @@ impl Service {
             },
             now: self.now(),
         };
-        match self.database().write(commit).await? {
+        let once = request.once.as_ref();
+        match self.commit_once(commit, plan.numbers, once).await? {
             // Closed meanwhile: what the run rested on has changed, like any other conflict.
             Committed::Conflict
             | Committed::Refused(WriteRefusal::Closed | WriteRefusal::TurnInProgress(_)) => {
@@ -427,6 +480,7 @@ impl Service {
             Committed::Refused(WriteRefusal::NotFound) => Err(ServiceError::session_not_found(id)),
             Committed::Done(done) => {
                 let (record, row) = *done;
+                self.count_saved(&session.row, cut, &record);
                 tracing::info!(
                     session = id,
                     version = record.version,
@@ -502,43 +556,17 @@ impl Service {
             .await
             .map_err(|_| ServiceError::Internal("a batch could not be read"))
     }
+}
 
-    /// One record of the chain.
-    ///
-    /// # Errors
-    /// There is no such session or version, or the database failed.
-    pub async fn load_compaction(
-        &self,
-        caller: Caller,
-        id: &str,
-        version: i64,
-    ) -> Result<CompactionRow, ServiceError> {
-        self.load_session(caller, id).await?;
-        let key = key(caller, id)?;
-        let found = self.database().find_compaction(key, version).await?;
-        found.ok_or(ServiceError::CompactionNotFound { version })
-    }
-
-    /// The chain behind a version, oldest first; the flag says whether more follow.
-    ///
-    /// # Errors
-    /// There is no such session, or the database failed.
-    pub async fn list_compactions(
-        &self,
-        caller: Caller,
-        id: &str,
-        after_version: i64,
-        limit: usize,
-    ) -> Result<(Vec<CompactionRow>, bool), ServiceError> {
-        self.load_session(caller, id).await?;
-        let key = key(caller, id)?;
-        let database = self.database();
-        Ok(database.list_compactions(key, after_version, limit).await?)
-    }
+/// Tokens of what a summary replaces: the batch, and the summary before.
+fn tokens_replaced(row: &SessionRow, cut: Cut) -> i64 {
+    let before = row.compact_summary.as_deref().map(Size::of);
+    let before = i64::try_from(before.map_or(0, Size::tokens)).unwrap_or(i64::MAX);
+    before.saturating_add(cut.tokens - row.compact_tokens)
 }
 
 /// How a run ended that committed nothing.
-fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
+pub(super) fn end_of(error: Option<&ServiceError>) -> CompactionEnd {
     match error {
         // It found nothing to do, and was not told of either.
         None
@@ -573,36 +601,4 @@ fn read_batch(rows: &[BatchRow], start: sha2::Sha256) -> (Vec<Entry>, Digest256)
         }
     }
     (entries, digest.finalize().into())
-}
-
-impl Service {
-    fn job(
-        &self,
-        session: &Session,
-        entries: Vec<Entry>,
-        batch_length: i64,
-        request: &CompactRequest,
-    ) -> Job {
-        let agent = session.agent.as_ref();
-        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
-        let previous = session.row.compact_summary.clone();
-        Job {
-            prompt: prompt::system(
-                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
-                session.compaction.max_summary_tokens,
-                request.instructions.as_deref(),
-            ),
-            replaced: replaced(
-                previous.as_deref(),
-                batch_length,
-                session.compaction.max_summary_tokens,
-            ),
-            previous,
-            entries,
-            redact: session.compaction.redact_secrets,
-            requested_model: request.model.clone(),
-            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
-            session_model: session.row.model(),
-        }
-    }
 }

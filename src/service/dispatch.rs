@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use super::context::{Carry, Format, Frame, Overlay, Rendered, TRIES, TailReader, read_some};
 use super::error::refused;
+use super::once::{DispatchRecipe, RequestKey};
 use super::rendering::{Built, build, hex};
-use super::{Caller, Service, ServiceError, key};
+use super::{Caller, Service, ServiceError, key, session_id};
 use crate::domain::context::RENDERER_VERSION;
 use crate::domain::policy::PruningPolicy;
 use crate::domain::pruning::{self, Aim, Elision, Planner, Step};
@@ -117,7 +118,7 @@ pub struct Dispatched {
     /// How large it is.
     pub tokens: DispatchTokens,
     /// What counted that.
-    pub tokens_by: &'static str,
+    pub tokens_by: String,
     /// Whether it fits the window, if one was given.
     pub fits: Option<bool>,
     /// What was found of each candidate.
@@ -341,13 +342,17 @@ impl Service {
     /// # Errors
     /// There is no such session, it is closed, a message has no place in the form that was asked for, or the
     /// database failed. The plan is unchanged then.
+    #[tracing::instrument(level = "debug", skip_all, fields(session, n, tokens))]
     pub async fn dispatch(
         &self,
         caller: Caller,
         session: &str,
         request: &DispatchRequest,
+        once: Option<&RequestKey>,
     ) -> Result<Dispatched, ServiceError> {
         let key = key(caller, session)?;
+        let span = tracing::Span::current();
+        span.record("session", session_id(key.session));
         let mut tried = 0;
         loop {
             tried += 1;
@@ -355,10 +360,16 @@ impl Service {
             if head.is_closed() {
                 return Err(ServiceError::SessionClosed);
             }
-            match self.try_dispatch(key, session, &head, request).await {
+            match self.try_dispatch(key, session, &head, request, once).await {
                 // Each time that another dispatch extends the plan, so in a crowd that one gets on.
                 Err(ServiceError::ContextMoved) if tried < 8 * TRIES => {}
-                outcome => return outcome,
+                outcome => {
+                    if let Ok(dispatched) = &outcome {
+                        span.record("n", dispatched.n);
+                        span.record("tokens", dispatched.tokens.after);
+                    }
+                    return outcome;
+                }
             }
         }
     }
@@ -369,6 +380,7 @@ impl Service {
         session: &str,
         head: &ContextHead,
         request: &DispatchRequest,
+        once: Option<&RequestKey>,
     ) -> Result<Dispatched, ServiceError> {
         let tail = head.tail()?;
         let ground = self
@@ -426,7 +438,15 @@ impl Service {
             now: self.now(),
         };
         let (counted, added) = (record.dispatch.clone(), record.elisions.len());
-        let n = match self.database().write(record).await? {
+        let recipe = DispatchRecipe {
+            n: 0,
+            compact_size: head.compact_size,
+            summary_at: ground.frame.summary_at,
+            open_calls: tail.open_calls().map(ToOwned::to_owned).collect(),
+            tokens_by: self.inner.counter.name().to_owned(),
+        };
+        let (shown, keep) = (recipe.clone(), recipe.keep(key));
+        let n = match self.write_once(key.tenant, once, record, keep).await? {
             Recorded::Done(n) => {
                 self.inner.metrics.count_dispatch(&counted, added);
                 n
@@ -450,9 +470,9 @@ impl Service {
             compaction: (head.compaction_version > 0)
                 .then_some((head.compaction_version, head.compact_size)),
             summary_at: ground.frame.summary_at,
-            open_calls: tail.open_calls().map(ToOwned::to_owned).collect(),
+            open_calls: shown.open_calls,
             tokens: verdict.tokens,
-            tokens_by: self.inner.counter.name(),
+            tokens_by: shown.tokens_by,
             fits: verdict.fits,
             candidates: verdict.candidates,
             reasons: verdict.reasons,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::access::Scope;
 use crate::domain::message::{Identity, MessageFault};
 use crate::domain::pairing::PairingFault;
 use crate::domain::summary::Unacceptable;
@@ -14,6 +15,69 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Why a use case did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
+    /// There are keys, and none that counts came with the request. Which of the reasons it was is not told.
+    #[error("This needs a key that is valid: send `Authorization: Bearer KEY`.")]
+    Unauthenticated,
+    /// The caller's key does not allow this.
+    #[error("The key lacks the scope `{}`.", .0.as_str())]
+    ScopeMissing(Scope),
+    /// No such tenant, or another one than the caller's.
+    #[error("No tenant `{name}`.")]
+    TenantNotFound {
+        /// The name given, shortened.
+        name: String,
+    },
+    /// A tenant's own key was to change what the tenant may use.
+    #[error("A tenant's limits are changed with the server's admin key (PRECIS_ADMIN_KEY) only.")]
+    LimitsAreTheServers,
+    /// A tenant uses as much as it may. Time heals it.
+    #[error("The tenant's limit `{limit}` of {most} is reached; try again after `Retry-After`.")]
+    LimitReached {
+        /// Its name, as in the tenant's settings.
+        limit: &'static str,
+        /// How much it is.
+        most: i64,
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A tenant stores as much as it may. Time alone does not heal it.
+    #[error(
+        "The tenant's limit `storedBytes` of {most} would be exceeded; nothing was stored. Delete sessions, rewind or \
+         erase messages, or have the limit raised."
+    )]
+    StorageQuota {
+        /// Bytes that it may store.
+        most: i64,
+    },
+    /// The process bears no more of something just now.
+    #[error("{most} {what} already ({limit}); try again after `Retry-After`.")]
+    Overloaded {
+        /// Name of the setting.
+        limit: &'static str,
+        /// What there is so much of, as the end of a sentence.
+        what: &'static str,
+        /// How much it is.
+        most: usize,
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A tenant's key was to make one for another tenant.
+    #[error("A tenant's key makes keys of its own tenant only.")]
+    OtherTenant,
+    /// No such key, or another tenant's.
+    #[error("No key `{id}`.")]
+    KeyNotFound {
+        /// The id given, shortened.
+        id: String,
+    },
+    /// A key cannot be made so.
+    #[error("`{member}` {problem}.")]
+    InvalidKey {
+        /// Which member of the request.
+        member: &'static str,
+        /// What it must be.
+        problem: &'static str,
+    },
     /// No such session.
     #[error("No session `{id}`.")]
     SessionNotFound {
@@ -152,6 +216,22 @@ pub enum ServiceError {
         /// The limit.
         limit: usize,
     },
+    /// A client's key stands for another request.
+    #[error(
+        "This Idempotency-Key was sent here with another body before; a new request takes a new key."
+    )]
+    KeyTaken,
+    /// The request of a client's key has not ended.
+    #[error(
+        "The request that came first with this Idempotency-Key is still at work; come back for its answer."
+    )]
+    RequestAtWork {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// A client's key was taken, and is free again or its answer cannot be shown.
+    #[error("The request that came with this Idempotency-Key was overtaken; send it again.")]
+    AskedBefore,
     /// The session is being compacted.
     #[error("A compaction of this session is running; its result will be in …/compactions.")]
     CompactionInProgress {
@@ -322,6 +402,9 @@ impl ServiceError {
             Self::ModelFailed(_) => "MODEL_FAILED",
             Self::ContextOverflow(_) => "CONTEXT_OVERFLOW",
             Self::SessionClosed => "SESSION_CLOSED",
+            Self::LimitReached { .. } => "RATE_LIMITED",
+            Self::StorageQuota { .. } => "STORAGE_QUOTA_EXCEEDED",
+            Self::Overloaded { .. } => "OVERLOADED",
             Self::NotMappable(_) => "VALIDATION_FAILED",
             Self::Storage(error) if error.is_temporary() => "STORAGE_UNAVAILABLE",
             Self::ShuttingDown | Self::ContextMoved => "STORAGE_UNAVAILABLE",

@@ -7,10 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::error::refused;
 use super::hub::{Range, SessionWatch, TenantWatch, WINDOW, Woken};
+use super::metrics::{InFlight, StreamKind};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::event::{Resync, Start, event_id, parse_event_id};
 use crate::domain::ids::session_id;
@@ -97,6 +99,7 @@ impl Service {
     ) -> Result<SessionEvents, ServiceError> {
         let key = key(caller, id)?;
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let start = match last_event_id.map(|given| parse_event_id(given, key.session)) {
             None => Start::Live,
             Some(Ok(number)) => Start::After(number),
@@ -113,8 +116,11 @@ impl Service {
             watch,
             position,
             newest: head.newest,
+            live_after: head.newest,
             page: VecDeque::new(),
             resync,
+            _open: self.inner.metrics.begin_stream(StreamKind::Session),
+            _place: place,
         })
     }
 
@@ -128,6 +134,7 @@ impl Service {
         reconnected: bool,
     ) -> Result<TenantEvents, ServiceError> {
         self.refuse_while_draining()?;
+        let place = self.admit_stream()?;
         let joining = self.inner.hub.joining.lock().await;
         let (watch, is_first) = self.inner.hub.follow(caller.tenant);
         let since = self.now().minus(WINDOW);
@@ -146,6 +153,8 @@ impl Service {
             range: None,
             page: VecDeque::new(),
             resync: reconnected.then_some(Resync::Reconnected),
+            _open: self.inner.metrics.begin_stream(StreamKind::Tenant),
+            _place: place,
         })
     }
 
@@ -166,8 +175,12 @@ pub struct SessionEvents {
     position: i64,
     /// Number of the newest event there is known to be.
     newest: i64,
+    /// Number of the last event that had happened before it was opened.
+    live_after: i64,
     page: VecDeque<EventRow>,
     resync: Option<Resync>,
+    _open: InFlight,
+    _place: OwnedSemaphorePermit,
 }
 
 impl SessionEvents {
@@ -184,6 +197,9 @@ impl SessionEvents {
             if let Some(row) = self.page.pop_front() {
                 if row.id == self.position + 1 {
                     self.position = row.id;
+                    if row.id > self.live_after {
+                        self.service.note_lag(StreamKind::Session, row.created_at);
+                    }
                     return Some(StreamItem::Event(SentEvent::of(self.key.session, row)));
                 }
                 // Deleted before they were read: this reader has been slow for days.
@@ -264,6 +280,8 @@ pub struct TenantEvents {
     range: Option<Range>,
     page: VecDeque<SentEvent>,
     resync: Option<Resync>,
+    _open: InFlight,
+    _place: OwnedSemaphorePermit,
 }
 
 impl TenantEvents {
@@ -282,6 +300,7 @@ impl TenantEvents {
                 });
             }
             if let Some(event) = self.page.pop_front() {
+                self.service.note_lag(StreamKind::Tenant, event.created_at);
                 return Some(StreamItem::Event(event));
             }
             if let Some(range) = self.range.take() {

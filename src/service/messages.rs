@@ -4,11 +4,12 @@ use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
 use super::ids::message_id;
+use super::once::{RequestKey, append_kept};
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::message::Message;
 use crate::storage::{
-    AppendMessages, AppendRefusal, ContextHead, CountRestore, Heal, MessageFilter, MessageRow,
-    Order, SessionKey, StoredRef, Timestamp, WriteRefusal,
+    Again, AppendMessages, AppendOutcome, AppendRefusal, ContextHead, CountRestore, Heal,
+    MessageFilter, MessageRow, Order, SessionKey, StoredRef, Timestamp, WriteRefusal,
 };
 
 /// What to append.
@@ -111,6 +112,16 @@ pub(super) fn append_refused(refusal: AppendRefusal, session: &str) -> ServiceEr
     }
 }
 
+/// Messages that were read, on their way into a session.
+pub(super) struct ReadAppend {
+    /// Each with its id.
+    pub messages: Vec<(String, Message)>,
+    /// The `lastSeq` that the client believes in.
+    pub expected_last_seq: Option<i64>,
+    /// How those are known that are there already.
+    pub again: Again,
+}
+
 /// What an append did.
 #[derive(Debug)]
 pub struct Appended {
@@ -195,10 +206,15 @@ impl Service {
         caller: Caller,
         session: &str,
         request: AppendRequest<'_>,
+        once: Option<&RequestKey>,
     ) -> Result<Appended, ServiceError> {
         let messages = self.read_messages(&request.messages)?;
-        self.append_read(caller, session, messages, request.expected_last_seq)
-            .await
+        let append = ReadAppend {
+            messages,
+            expected_last_seq: request.expected_last_seq,
+            again: Again::No,
+        };
+        self.append_read(caller, session, append, once).await
     }
 
     /// Appends messages that were read.
@@ -206,22 +222,38 @@ impl Service {
         &self,
         caller: Caller,
         session: &str,
-        messages: Vec<(String, Message)>,
-        expected_last_seq: Option<i64>,
+        append: ReadAppend,
+        once: Option<&RequestKey>,
     ) -> Result<Appended, ServiceError> {
         let key = key(caller, session)?;
+        let ReadAppend {
+            messages,
+            expected_last_seq,
+            again,
+        } = append;
         let echo: Vec<_> = messages
             .iter()
             .map(|(_, message)| message.item.as_ref().unwrap_or(&message.body).clone())
             .collect();
+        let bytes = messages
+            .iter()
+            .map(|(_, message)| message.stored_bytes())
+            .sum();
+        self.admit_bytes(key.tenant, bytes).await?;
         let append = AppendMessages {
             key,
             messages,
             expected_last_seq,
+            again,
             now: self.now(),
         };
-        let outcome = self.database().write(append).await?;
+        let keep = move |outcome: &Result<AppendOutcome, AppendRefusal>| match outcome {
+            Ok(outcome) => append_kept(key, outcome),
+            Err(_) => Ok(None),
+        };
+        let outcome = self.write_once(key.tenant, once, append, keep).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
+        self.inner.metrics.count_append(echo.len(), bytes);
         if outcome.made_due {
             self.inner.due.notify_one();
         }

@@ -1,129 +1,107 @@
-//! What a replica counts for those who watch it. The numbers are those that the sessions' statistics
-//! count, at the moment they are committed.
+//! What a replica counts for those who watch it, since its start.
+//!
+//! Labels hold words of the program and names from its configuration, never a session, a tenant, a key or
+//! anything else that a client may choose: their number has a bound. Numbers of pruning are those that the
+//! sessions' statistics count, at the moment they are committed. What is only true now (connections, queues,
+//! memory) is looked at when it is asked for, and nothing that is asked for then asks the database.
+
+mod calls;
+mod live;
+mod process;
+mod pruning;
+mod requests;
+mod work;
+
+use std::borrow::Cow;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
 
+pub use calls::Purpose;
+pub(super) use live::Live;
+pub use requests::WatchedRequest;
+pub use work::StreamKind;
+
+use self::calls::Calls;
+use self::process::Process;
+use self::pruning::Pruning;
+use self::requests::Requests;
+use self::work::Work;
 use super::ServiceError;
-use crate::storage::NewDispatch;
+use crate::storage::StorageWatch;
 
-/// Labels of what ends one way or another.
-type Outcome = [(&'static str, String); 1];
+/// Labels of a metric.
+type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
+
+/// Histograms by label.
+type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
+
+/// Histograms of things that take from a millisecond to a quarter of a minute.
+fn short_times<const N: usize>() -> Histograms<N> {
+    Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 15)))
+}
+
+/// Histograms of things that take from 50 milliseconds to a quarter of an hour.
+fn long_times<const N: usize>() -> Histograms<N> {
+    Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.05, 2.0, 15)))
+}
 
 /// The counters of a replica, since its start.
 pub struct Metrics {
     registry: Registry,
-    dispatches: Counter,
-    tokens_saved: Counter,
-    elisions: Counter,
-    plan_changes: Counter,
-    previous_bytes: Counter,
-    shared_bytes: Counter,
-    refetches: Counter,
-    restores: Counter,
-    turns: Family<Outcome, Counter>,
+    pruning: Pruning,
+    requests: Requests,
+    calls: Calls,
+    work: Work,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("precis"),
-            dispatches: Counter::default(),
-            tokens_saved: Counter::default(),
-            elisions: Counter::default(),
-            plan_changes: Counter::default(),
-            previous_bytes: Counter::default(),
-            shared_bytes: Counter::default(),
-            refetches: Counter::default(),
-            restores: Counter::default(),
-            turns: Family::default(),
-        };
-        let counters = [
-            (
-                "dispatches",
-                "Contexts that were handed out to be sent",
-                &metrics.dispatches,
-            ),
-            (
-                "tokens_saved",
-                "Tokens that pruning kept from being sent",
-                &metrics.tokens_saved,
-            ),
-            (
-                "elisions",
-                "Messages that pruning shortened",
-                &metrics.elisions,
-            ),
-            (
-                "plan_changes",
-                "Dispatches that changed the plan of pruning",
-                &metrics.plan_changes,
-            ),
-            (
-                "refetches",
-                "Calls made again for something that pruning had shortened",
-                &metrics.refetches,
-            ),
-            (
-                "restores",
-                "Shortened messages that were read back",
-                &metrics.restores,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            metrics.registry.register(name, help, counter.clone());
-        }
-        let sizes = [
-            (
-                "previous_dispatch",
-                "Length of dispatches that another one followed",
-                &metrics.previous_bytes,
-            ),
-            (
-                "shared_prefix",
-                "How much of that the next dispatch began with",
-                &metrics.shared_bytes,
-            ),
-        ];
-        for (name, help, counter) in sizes {
-            metrics
-                .registry
-                .register_with_unit(name, help, Unit::Bytes, counter.clone());
-        }
-        metrics
-            .registry
-            .register("turns", "Turns that ended here", metrics.turns.clone());
-        metrics
+/// One more of something, for as long as this lives.
+pub struct InFlight(Gauge);
+
+impl InFlight {
+    fn begin(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
 impl Metrics {
-    /// Counts a dispatch that was recorded, with the edits that it added.
-    pub fn count_dispatch(&self, dispatch: &NewDispatch, added: usize) {
-        let number = |value: i64| u64::try_from(value).unwrap_or(0);
-        self.dispatches.inc();
-        self.tokens_saved
-            .inc_by(number(dispatch.tokens_before - dispatch.tokens_after));
-        self.elisions.inc_by(added as u64);
-        self.plan_changes.inc_by(u64::from(added > 0));
-        let (previous, shared) = dispatch.shared.unwrap_or((0, 0));
-        self.previous_bytes.inc_by(number(previous));
-        self.shared_bytes.inc_by(number(shared));
-        self.refetches.inc_by(number(dispatch.refetches));
-    }
-
-    /// Counts that a shortened message was read back.
-    pub fn count_restore(&self) {
-        self.restores.inc();
-    }
-
-    /// Counts a turn that ended, by its status.
-    pub fn count_turn(&self, status: &str) {
-        self.turns
-            .get_or_create(&[("status", status.to_owned())])
-            .inc();
+    /// Counters at zero. `models`: the names that the configuration knows; calls to any other are told of as
+    /// `other`.
+    pub(super) fn new(live: Live, models: Vec<String>) -> Self {
+        let mut metrics = Self {
+            registry: Registry::default(),
+            pruning: Pruning::default(),
+            requests: Requests::default(),
+            calls: Calls::new(models),
+            work: Work::default(),
+        };
+        // Named as every exporter names them.
+        metrics
+            .registry
+            .register_collector(Box::new(Process::new()));
+        let registry = metrics.registry.sub_registry_with_prefix("precis");
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "Version of the program", Info::new(version));
+        metrics.pruning.register(registry);
+        metrics.requests.register(registry);
+        metrics.calls.register(registry);
+        metrics.work.register(registry);
+        if let Some(watch) = live.watch() {
+            register_storage(registry, watch);
+        }
+        registry.register_collector(Box::new(live));
+        metrics
     }
 
     /// All of it, in the text format of `OpenMetrics`.
@@ -137,3 +115,36 @@ impl Metrics {
         Ok(text)
     }
 }
+
+fn register_storage(registry: &mut Registry, watch: &StorageWatch) {
+    use prometheus_client::registry::Unit;
+    let times = [
+        (
+            "database_acquire",
+            "How long a connection to the database was waited for",
+            &watch.acquire,
+        ),
+        ("database_commit", "How long commits took", &watch.commit),
+    ];
+    for (name, help, histogram) in times {
+        registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+    }
+    registry.register(
+        "writer_group_writes",
+        "SQLite: writes that shared a commit",
+        watch.group.clone(),
+    );
+    registry.register(
+        "database_acquire_timeouts",
+        "Connections to the database that did not come free in time",
+        watch.acquire_timeouts.clone(),
+    );
+    registry.register(
+        "database_write_failures",
+        "Transactions that failed because the database takes no writes",
+        watch.write_failures.clone(),
+    );
+}
+
+#[cfg(test)]
+mod tests;

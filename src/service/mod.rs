@@ -4,6 +4,7 @@
 //! settings, and a clock and ids that are passed in. It holds no state of any session: replicas
 //! share nothing but the database.
 
+mod access;
 mod agents;
 mod auto_compaction;
 mod background;
@@ -14,21 +15,33 @@ mod dispatch;
 mod error;
 mod events;
 mod explain;
+mod health;
 mod hub;
+mod keys;
 mod layout;
+mod limits;
 mod messages;
 mod metrics;
+mod once;
+mod once_work;
+mod records;
 mod rendering;
 mod replay;
+mod retention;
 mod rewrites;
 mod search;
 mod sessions;
 mod summarizer;
+mod tenants;
+mod transfer;
 mod turns;
+mod watching;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -39,6 +52,7 @@ use uuid::Uuid;
 
 use crate::domain::ids;
 pub use crate::domain::ids::{compaction_id, conversation_id, parse_session_id, session_id};
+pub use access::{Authority, Caller, Scope, Scopes};
 pub use agents::{Agent, AgentDocument, DefaultCompaction};
 pub use compaction::{CompactOutcome, CompactRequest, Planned};
 pub use context::{ContextMeta, Format, LoadedContext, Rendered, TailReader};
@@ -49,35 +63,30 @@ pub use dispatch::{Candidate, DispatchRequest, DispatchTokens, Dispatched, Fit, 
 pub use error::{Overflow, ServiceError, SummarizerFailure};
 pub use events::{EventTimes, SentEvent, SessionEvents, StreamItem, TenantEvents};
 pub use explain::{DispatchRecord, ExplainedEdit, Explanation, PrefixStability, RuleCount, Stats};
+pub use health::{Check, Health};
 pub use hub::Hub;
+pub use keys::{Identity, Key, KeyRequest};
+pub use limits::{EffectiveLimits, LimitDefaults};
 pub use messages::{AppendRequest, Appended, ListMessages, ListedMessage, MessageState};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, Purpose, StreamKind, WatchedRequest};
+pub use once::{Answered, RequestKey, Shown, Template};
+pub use once_work::{CompactOnce, TurnAgain};
 pub use replay::Replayed;
+pub use retention::{PruneReport, PruneRequest, PrunedSession, RetentionTimes};
 pub use rewrites::{ForkRequest, RewindRequest};
 pub use search::{Hit, SearchPage, SearchRequest};
 pub(crate) use sessions::whole;
 pub use sessions::{CreateRequest, ListSessions, PatchRequest, Session};
 pub use summarizer::{ModelAt, Summarizer};
+pub use tenants::{Tenant, TenantPatch};
+pub use transfer::{Exported, ImportRequest, Imported, Selection, TransferError};
 pub use turns::{Progress, Running, Turn, TurnRequest};
 
+use self::metrics::Live;
 use self::search::Indexing;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy};
 use crate::domain::tokens::Counter;
-use crate::storage::{Database, SessionKey, TenantId, Timestamp};
-
-/// Whose request it is.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller {
-    /// The tenant; every use case asks for it.
-    pub tenant: TenantId,
-}
-
-impl Caller {
-    /// Whoever asks while there are no keys: everything belongs to one tenant.
-    pub const DEFAULT: Self = Self {
-        tenant: TenantId(1),
-    };
-}
+use crate::storage::{Database, SessionKey, Timestamp};
 
 /// What the server decides where neither request nor agent does.
 #[derive(Debug, Clone)]
@@ -111,6 +120,8 @@ pub struct Bounds {
     pub compaction_deadline: Duration,
     /// Sessions that are compacted at once without being asked for.
     pub auto_concurrency: usize,
+    /// How long an answer is kept under a client's key.
+    pub answers: Duration,
     /// How long such a compaction waits behind its first failure.
     pub auto_first_wait: Duration,
 }
@@ -123,10 +134,13 @@ pub struct Service {
 
 struct Inner {
     database: Database,
+    doors: keys::Doors,
     summarizer: Summarizer,
     defaults: Defaults,
     bounds: Bounds,
+    limits: limits::Limits,
     times: EventTimes,
+    retention: RetentionTimes,
     hub: Arc<Hub>,
     counter: Counter,
     clock: fn() -> OffsetDateTime,
@@ -139,6 +153,10 @@ struct Inner {
     due: Notify,
     turns: turns::Turns,
     metrics: Metrics,
+    /// Whether other replicas are heard.
+    hears: Arc<AtomicBool>,
+    /// Whether they shall be.
+    listens: AtomicBool,
     background: TaskTracker,
     closing: CancellationToken,
 }
@@ -147,14 +165,20 @@ struct Inner {
 pub struct Parts {
     /// The database.
     pub database: Database,
+    /// The key that manages all others, if one is set.
+    pub admin_key: Option<SecretString>,
     /// Who writes summaries.
     pub summarizer: Summarizer,
     /// The server's defaults.
     pub defaults: Defaults,
     /// The server's bounds.
     pub bounds: Bounds,
+    /// What tenants may use, and what the process can bear.
+    pub limits: LimitDefaults,
     /// Times of events.
     pub events: EventTimes,
+    /// How long sessions are kept.
+    pub retention: RetentionTimes,
     /// What counts tokens.
     pub counter: Counter,
     /// The present.
@@ -169,13 +193,22 @@ impl Service {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
+        let live = Live {
+            database: Some(parts.database.clone()),
+            ..Live::default()
+        };
+        let (turns, hears) = (Arc::clone(&live.turns), Arc::clone(&live.hears));
+        let metrics = Metrics::new(live, parts.summarizer.models());
         Self {
             inner: Arc::new(Inner {
                 database: parts.database,
+                doors: keys::Doors::new(parts.admin_key.as_ref()),
                 summarizer: parts.summarizer,
                 defaults: parts.defaults,
                 bounds: parts.bounds,
+                limits: limits::Limits::new(parts.limits, (parts.new_id)()),
                 times: parts.events,
+                retention: parts.retention,
                 hub: Arc::default(),
                 counter: parts.counter,
                 clock: parts.clock,
@@ -185,8 +218,10 @@ impl Service {
                 draining: CancellationToken::new(),
                 indexing: Indexing::default(),
                 due: Notify::new(),
-                turns: turns::Turns::default(),
-                metrics: Metrics::default(),
+                turns,
+                metrics,
+                hears,
+                listens: AtomicBool::default(),
                 background: TaskTracker::new(),
                 closing: CancellationToken::new(),
             }),
@@ -200,17 +235,6 @@ impl Service {
         tokio::time::timeout(patience, self.inner.tasks.wait())
             .await
             .is_ok()
-    }
-
-    /// Whether the service takes work: it is not draining, and the database answers.
-    ///
-    /// # Errors
-    /// What is down.
-    pub async fn check_ready(&self) -> Result<(), ServiceError> {
-        if self.inner.draining.is_cancelled() {
-            return Err(ServiceError::ShuttingDown);
-        }
-        Ok(self.database().ping().await?)
     }
 
     /// Wakes those who read events.

@@ -4,12 +4,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
+use super::once::{Shown, session_kept};
 use super::search::index_chunks;
 use super::sessions::labels;
 use super::{Caller, ListedMessage, Service, ServiceError, Session, key};
 use crate::domain::message::{Identity, Message};
 use crate::storage::{
-    Edit, EditMessage, EditRefusal, Fork, Restore, RestoreRefusal, Rewind, WriteRefusal,
+    Edit, EditMessage, EditRefusal, Fork, Restore, RestoreRefusal, Rewind, SessionRow, WriteRefusal,
 };
 
 /// How far to go back.
@@ -43,13 +44,14 @@ impl Service {
         caller: Caller,
         id: &str,
         request: RewindRequest,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let rewind = Rewind {
             key: key(caller, id)?,
             to_seq: request.to_seq.unwrap_or(i64::MAX),
             now: self.now(),
         };
-        let row = self.database().write(rewind).await?;
+        let row = self.write_shown(rewind.key, rewind, once).await?;
         Session::read(row.map_err(|refusal| refused(refusal, id))?)
     }
 
@@ -62,10 +64,13 @@ impl Service {
         caller: Caller,
         id: &str,
         request: ForkRequest<'_>,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         self.check_size("metadata", request.metadata)?;
+        let key = key(caller, id)?;
+        self.admit_copy(key).await?;
         let fork = Fork {
-            key: key(caller, id)?,
+            key,
             new_id: self.new_id(),
             at_seq: request.at_seq.unwrap_or(i64::MAX),
             title: request.title,
@@ -74,7 +79,12 @@ impl Service {
                 .map(|raw| (raw.get().to_owned(), labels(raw.get()))),
             now: self.now(),
         };
-        let row = self.database().write(fork).await?;
+        let (request, show) = once.unzip();
+        let keep = move |row: &Option<SessionRow>| match (row, show) {
+            (Some(row), Some(show)) => session_kept(row, show).map(Some),
+            _ => Ok(None),
+        };
+        let row = self.write_once(caller.tenant, request, fork, keep).await?;
         Session::read(row.ok_or_else(|| refused(WriteRefusal::NotFound, id))?)
     }
 
@@ -88,13 +98,14 @@ impl Service {
         caller: Caller,
         id: &str,
         version: i64,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let restore = Restore {
             key: key(caller, id)?,
             version,
             now: self.now(),
         };
-        let row = self.database().write(restore).await?;
+        let row = self.write_shown(restore.key, restore, once).await?;
         Session::read(row.map_err(|refusal| match refusal {
             RestoreRefusal::Session(refusal) => refused(refusal, id),
             RestoreRefusal::NotFound => ServiceError::CompactionNotFound { version },
@@ -131,6 +142,7 @@ impl Service {
         {
             return Err(ServiceError::IdentityChanged(Identity::Id));
         }
+        self.admit_bytes(caller.tenant, text.len()).await?;
         self.edit(caller, id, message, Some(new)).await
     }
 

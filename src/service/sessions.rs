@@ -5,14 +5,15 @@ use serde_json::value::RawValue;
 
 use super::error::refused;
 use super::ids::session_id;
+use super::once::{Shown, session_kept};
 use super::{Agent, AgentDocument, Caller, Service, ServiceError, key};
 use crate::domain::json;
 use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, DeleteSession, Edit, NewSession, ResetSession, SessionChange,
-    SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
+    ChangeSession, CreateSession, DaysEdit, Edit, HideSession, Kept, NewSession, ResetSession,
+    SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
 
 /// Whole numbers up to here are exact as floats.
@@ -44,6 +45,11 @@ pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     whole(deserializer)?.ok_or_else(|| D::Error::custom("a whole number is expected"))
 }
 
+/// Days as `PATCH` gives them, where `null` says something too.
+fn days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DaysEdit, D::Error> {
+    whole(deserializer).map(DaysEdit::Set)
+}
+
 /// What a session is created with. All optional; the schema says what each member takes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -63,6 +69,8 @@ pub struct CreateRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    #[serde(deserialize_with = "whole")]
+    pub retention_days: Option<i64>,
     #[serde(borrow)]
     pub messages: Option<Vec<&'a RawValue>>,
 }
@@ -81,6 +89,8 @@ pub struct PatchRequest<'a> {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    #[serde(deserialize_with = "days")]
+    pub retention_days: DaysEdit,
 }
 
 /// A session as clients see it.
@@ -163,6 +173,7 @@ impl Service {
         &self,
         caller: Caller,
         request: CreateRequest<'_>,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         self.check_size("metadata", request.metadata)?;
         self.check_size("modelThinking", request.model_thinking)?;
@@ -172,6 +183,19 @@ impl Service {
         };
         let placement = self.first_messages(agent.as_ref(), &request)?;
         let new = self.new_session(agent, request, placement)?;
+        self.store_session(caller, new, once).await
+    }
+
+    /// Stores a session.
+    pub(super) async fn store_session(
+        &self,
+        caller: Caller,
+        new: NewSession,
+        once: Option<Shown<'_, Session>>,
+    ) -> Result<Session, ServiceError> {
+        let bodies = new.rows.iter().map(|row| row.message.stored_bytes());
+        self.admit_bytes(caller.tenant, new.metadata.len() + bodies.sum::<usize>())
+            .await?;
         let key = SessionKey {
             tenant: caller.tenant,
             session: self.new_id(),
@@ -181,7 +205,19 @@ impl Service {
             session: new,
             now: self.now(),
         };
-        self.read_marked(self.database().write(create).await?)
+        let (request, show) = once.unzip();
+        let keep = move |row: &SessionRow| {
+            let kept = show.map(|show| session_kept(row, show)).transpose()?;
+            // It holds no messages, so no edit of them takes it away.
+            Ok(kept.map(|kept| Kept {
+                shows_history: false,
+                ..kept
+            }))
+        };
+        let row = self
+            .write_once(caller.tenant, request, create, keep)
+            .await?;
+        self.read_marked(row)
     }
 
     /// Reads a session behind a write that may have made it due for a compaction.
@@ -246,6 +282,7 @@ impl Service {
             .map(text)
             .or(document.metadata.take().map(|raw| text(&raw)))
             .unwrap_or_else(|| "{}".to_owned());
+        let retention_days = request.retention_days.or(document.retention_days.take());
         // What became a setting of the session's own is not kept twice; the instructions are a message.
         document.instructions = None;
         document.name = None;
@@ -278,6 +315,7 @@ impl Service {
             compaction: to_text(&compaction)?,
             pruning: to_text(&pruning)?,
             auto_compact: to_text(&auto)?,
+            retention_days,
             rows: placement.rows,
             counters: placement.counters,
             tail: placement.tail,
@@ -320,9 +358,14 @@ impl Service {
         caller: Caller,
         id: &str,
         request: PatchRequest<'_>,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let key = key(caller, id)?;
         self.check_size("metadata", request.metadata)?;
+        let bytes = request.metadata.map_or(0, |metadata| metadata.get().len());
+        if bytes > 0 {
+            self.admit_bytes(key.tenant, bytes).await?;
+        }
         let change = SessionChange {
             title: request.title,
             model: request.model,
@@ -333,9 +376,10 @@ impl Service {
             compaction: request.compaction,
             pruning: request.pruning,
             auto_compact: request.auto_compact,
+            retention_days: request.retention_days,
             closed: None,
         };
-        self.change_session(key, id, change).await
+        self.change_session(key, id, change, once).await
     }
 
     /// Makes a session read-only, or takes that back. Saying it twice changes nothing.
@@ -347,12 +391,14 @@ impl Service {
         caller: Caller,
         id: &str,
         closed: bool,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let change = SessionChange {
             closed: Some(closed),
             ..SessionChange::default()
         };
-        self.change_session(key(caller, id)?, id, change).await
+        self.change_session(key(caller, id)?, id, change, once)
+            .await
     }
 
     async fn change_session(
@@ -360,12 +406,11 @@ impl Service {
         key: SessionKey,
         id: &str,
         change: SessionChange,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Session, ServiceError> {
         let now = self.now();
-        let changed = self
-            .database()
-            .write(ChangeSession { key, change, now })
-            .await?;
+        let write = ChangeSession { key, change, now };
+        let changed = self.write_shown(key, write, once).await?;
         self.read_marked(changed.map_err(|refusal| refused(refusal, id))?)
     }
 
@@ -373,24 +418,37 @@ impl Service {
     ///
     /// # Errors
     /// There is no such session, it is closed, or the database failed.
-    pub async fn reset_session(&self, caller: Caller, id: &str) -> Result<Session, ServiceError> {
+    pub async fn reset_session(
+        &self,
+        caller: Caller,
+        id: &str,
+        once: Option<Shown<'_, Session>>,
+    ) -> Result<Session, ServiceError> {
         let key = key(caller, id)?;
         let now = self.now();
-        let reset = self.database().write(ResetSession { key, now }).await?;
+        let reset = self
+            .write_shown(key, ResetSession { key, now }, once)
+            .await?;
         Session::read(reset.map_err(|refusal| refused(refusal, id))?)
     }
 
-    /// Deletes a session with all that belongs to it.
+    /// Deletes a session with all that belongs to it. Nobody finds it from the first moment on; the answer comes when
+    /// nothing is left of it.
     ///
     /// # Errors
     /// There is no such session, or the database failed.
     pub async fn delete_session(&self, caller: Caller, id: &str) -> Result<(), ServiceError> {
         let key = key(caller, id)?;
-        if self.database().write(DeleteSession { key }).await? {
-            self.stop_turns(|_, session| session == key);
-            Ok(())
-        } else {
-            Err(refused(WriteRefusal::NotFound, id))
+        let hide = HideSession {
+            key,
+            aged: None,
+            now: self.now(),
+        };
+        if !self.database().write(hide).await? {
+            return Err(refused(WriteRefusal::NotFound, id));
         }
+        self.stop_turns(|_, session| session == key);
+        self.delete_rest(key).await;
+        Ok(())
     }
 }

@@ -4,8 +4,8 @@
 //! unless the operator asked for that, and then the record says so. A batch that is too large for a
 //! model is folded: part by part, each part's result being the next part's previous summary.
 
-use super::ServiceError;
 use super::error::SummarizerFailure;
+use super::{CompactRequest, Metrics, Service, ServiceError, Session};
 use crate::domain::extractive;
 use crate::domain::fold::{Fold, Part};
 use crate::domain::prompt;
@@ -90,30 +90,53 @@ pub struct Summary {
 }
 
 impl Summarizer {
-    /// Writes the summary of a job.
+    /// The names of the models that the configuration knows.
+    #[must_use]
+    pub fn models(&self) -> Vec<String> {
+        let models = self.main.iter().chain(&self.compaction);
+        models.map(|at| at.model.clone()).collect()
+    }
+
+    /// Whether there is a model that writes summaries.
+    #[must_use]
+    pub fn asks_models(&self) -> bool {
+        self.ask_models && (self.compaction.is_some() || self.main.is_some())
+    }
+
+    /// Writes the summary of a job; calls to models are counted.
     ///
     /// # Errors
     /// [`ServiceError::SummarizerFailed`] with the last failure.
-    pub async fn summarize(&self, mut job: Job) -> Result<Summary, ServiceError> {
-        if job.redact {
-            keep_secrets(&mut job);
-        }
+    pub async fn summarize(
+        &self,
+        mut job: Job,
+        metrics: &Metrics,
+    ) -> Result<Summary, ServiceError> {
         let redacts = job.redact;
-        let mut summary = self.write(job).await?;
+        if redacts {
+            // A large batch takes long, and what renews the lease must get on.
+            job = tokio::task::spawn_blocking(move || {
+                keep_secrets(&mut job);
+                job
+            })
+            .await
+            .map_err(|_| ServiceError::Internal("secrets could not be looked for"))?;
+        }
+        let mut summary = self.write(job, metrics).await?;
         if redacts {
             summary.text = redact(&summary.text).into_owned();
         }
         Ok(summary)
     }
 
-    async fn write(&self, job: Job) -> Result<Summary, ServiceError> {
+    async fn write(&self, job: Job, metrics: &Metrics) -> Result<Summary, ServiceError> {
         let candidates = self.candidates(&job);
         if candidates.is_empty() {
             return extract(job).await;
         }
         let mut failure = None;
         for candidate in candidates {
-            match self.fold(&candidate, &job).await {
+            match self.fold(&candidate, &job, metrics).await {
                 Ok(summary) => return Ok(summary),
                 Err(error) => {
                     tracing::warn!(model = candidate.model, %error, "a summarizer failed");
@@ -158,7 +181,12 @@ impl Summarizer {
     }
 
     /// Asks one model for the whole batch, in as many parts as it needs.
-    async fn fold(&self, at: &ModelAt, job: &Job) -> Result<Summary, SummarizerFailure> {
+    async fn fold(
+        &self,
+        at: &ModelAt,
+        job: &Job,
+        metrics: &Metrics,
+    ) -> Result<Summary, SummarizerFailure> {
         let cap = self.output_cap(job.replaced.max_summary_tokens);
         let reserved = size::tokens(&job.prompt)
             + cap
@@ -183,9 +211,9 @@ impl Summarizer {
                 ],
                 output_cap: cap,
             };
-            match at.server.complete(&request).await {
-                Ok(completion) => {
-                    let text = judge(&completion, replaced_by(&fold, &part, job))?;
+            let replaced = replaced_by(&fold, &part, job);
+            match at.ask_for_summary(&request, replaced, metrics).await? {
+                Ok((completion, text)) => {
                     fold.accept(&part, text);
                     last = Some(completion);
                     tried = 1;
@@ -248,7 +276,10 @@ fn replaced_by(fold: &Fold<'_>, part: &Part, job: &Job) -> Replaced {
     }
 }
 
-fn judge(completion: &Completion, replaced: Replaced) -> Result<String, SummarizerFailure> {
+pub(super) fn judge(
+    completion: &Completion,
+    replaced: Replaced,
+) -> Result<String, SummarizerFailure> {
     let answer = Answer {
         text: &completion.text,
         finish: completion.finish.as_deref(),
@@ -328,5 +359,38 @@ pub(super) fn replaced(
         units: batch_units + previous.map_or(0, size::units),
         batch_units,
         max_summary_tokens: u64::try_from(max_summary_tokens).unwrap_or(0),
+    }
+}
+
+impl Service {
+    /// What a compaction asks of its summarizer.
+    pub(super) fn job(
+        &self,
+        session: &Session,
+        entries: Vec<Entry>,
+        batch_length: i64,
+        request: &CompactRequest,
+    ) -> Job {
+        let agent = session.agent.as_ref();
+        let own_prompt = agent.and_then(|agent| agent.compaction_prompt.as_deref());
+        let previous = session.row.compact_summary.clone();
+        Job {
+            prompt: prompt::system(
+                own_prompt.unwrap_or(&self.inner.defaults.compaction_prompt),
+                session.compaction.max_summary_tokens,
+                request.instructions.as_deref(),
+            ),
+            replaced: replaced(
+                previous.as_deref(),
+                batch_length,
+                session.compaction.max_summary_tokens,
+            ),
+            previous,
+            entries,
+            redact: session.compaction.redact_secrets,
+            requested_model: request.model.clone(),
+            agent_model: agent.and_then(|agent| agent.compaction_model.clone()),
+            session_model: session.row.model(),
+        }
     }
 }

@@ -4,37 +4,37 @@
 //! holds its session by a time that is renewed, and no connection to the database while the model
 //! works. If the context turns out not to fit, it is made smaller once and sent once more.
 
+mod smaller;
+
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use uuid::Uuid;
 
-use super::compaction::OVERFLOW;
 use super::context::TailReader;
 use super::dispatch::{DispatchRequest, Dispatched};
 use super::error::{Overflow, shorten};
 use super::messages::append_refused;
-use super::{Caller, CompactRequest, ListedMessage, ModelAt, Service, ServiceError, ids, key};
+use super::{Caller, ListedMessage, ModelAt, RequestKey, Service, ServiceError, ids, key};
 use crate::domain::json;
 use crate::domain::message::{Annotations, Role};
 use crate::domain::size;
-use crate::provider::{ProviderError, TurnAnswer, TurnRequest as ModelRequest, into_channel};
+pub(super) use crate::provider::TurnRequest as ModelRequest;
+use crate::provider::{ProviderError, TurnAnswer, into_channel};
 use crate::storage::{
     Answer, AppendMessages, BeginTurn, Begun, CancelTurn, CompactionRow, EndTurn, Ended, Failure,
     INTERRUPTED, RenewTurn, SessionKey, TurnRefusal, TurnRow,
 };
+use crate::telemetry;
 
 /// Deltas that wait for a client at most; one that is slower gets no more of them, only the end.
 const DELTAS: usize = 1_024;
-/// How often it is looked whether a compaction that ran already has ended, and how long at most.
-const LOOK: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// What a turn is asked for.
 #[derive(Debug)]
@@ -153,6 +153,7 @@ impl Service {
         caller: Caller,
         session: &str,
         request: TurnRequest<'_>,
+        once: Option<&RequestKey>,
     ) -> Result<Running, ServiceError> {
         let key = key(caller, session)?;
         if self.inner.draining.is_cancelled() {
@@ -171,11 +172,16 @@ impl Service {
                 key,
                 messages: self.read_messages(&request.messages)?,
                 expected_last_seq: None,
+                again: crate::storage::Again::No,
                 now,
             },
             model: at.model.clone(),
             until: now.plus(self.bounds().lease),
+            most: self.limits_of(key.tenant).await.concurrent_turns,
         };
+        let bytes = write.append.messages.iter();
+        let bytes = bytes.map(|(_, message)| message.body.len()).sum();
+        self.admit_bytes(key.tenant, bytes).await?;
         let (progress, deltas) = mpsc::channel(DELTAS);
         let work = Work {
             caller,
@@ -209,16 +215,18 @@ impl Service {
         let (sender, begun) = oneshot::channel();
         let (finished, end) = oneshot::channel();
         let (service, session) = (self.clone(), session.to_owned());
+        let once = once.cloned();
         // From here on the client may go away.
         let run = async move {
-            let begun = service.store_begin(write, &session).await;
+            let begun = service.store_begin(write, &session, once).await;
             let runs = begun.as_ref().is_ok_and(|turn| turn.row.ended_at.is_none());
             drop(sender.send(begun));
             if runs {
                 drop(finished.send(Box::pin(service.run_turn(work)).await));
             }
         };
-        self.inner.runtime.spawn(self.inner.tasks.track_future(run));
+        let run = self.inner.tasks.track_future(run.in_current_span());
+        self.inner.runtime.spawn(run);
         let begun = begun
             .await
             .map_err(|_| ServiceError::Internal("a turn ended without a beginning"))??;
@@ -229,14 +237,25 @@ impl Service {
         })
     }
 
-    async fn store_begin(&self, write: BeginTurn, session: &str) -> Result<Turn, ServiceError> {
+    async fn store_begin(
+        &self,
+        write: BeginTurn,
+        session: &str,
+        once: Option<RequestKey>,
+    ) -> Result<Turn, ServiceError> {
+        let most = write.most;
         let bodies = write.append.messages.iter();
         let bodies: Vec<_> = bodies.map(|(_, message)| message.body.clone()).collect();
-        let Begun { turn, appended } = match self.database().write(write).await? {
+        let Begun { turn, appended } = match self.begin_once(write, once).await? {
             Ok(begun) => *begun,
             Err(TurnRefusal::NothingToAnswer) => return Err(ServiceError::NothingToAnswer),
+            Err(TurnRefusal::Full) => return Err(self.turns_full(most)),
             Err(TurnRefusal::Append(refusal)) => return Err(append_refused(refusal, session)),
         };
+        if !bodies.is_empty() {
+            let bytes = bodies.iter().map(String::len).sum();
+            self.inner.metrics.count_append(bodies.len(), bytes);
+        }
         let messages = appended.stored.into_iter().zip(bodies);
         let messages = messages
             .map(|(stored, body)| ListedMessage::stored(stored, body, appended.compact_size));
@@ -248,6 +267,9 @@ impl Service {
     }
 
     /// Runs a turn to its end, and stores that.
+    #[tracing::instrument(level = "debug", name = "turn", skip_all, fields(
+        session = work.session, turn = ids::turn_id(work.id), model = work.at.model
+    ))]
     async fn run_turn(&self, work: Work) -> Result<Turn, ServiceError> {
         let listed = Listed::new(&self.inner.turns, work.id, work.key);
         let mut done = Done::default();
@@ -284,7 +306,14 @@ impl Service {
         if let Ended::Yes(ended) = &ended {
             self.inner.metrics.count_turn(&ended.0.status);
         }
+        if matches!(
+            (&answered, &ended),
+            (Err(ServiceError::TurnOver), Ended::Over)
+        ) {
+            self.inner.metrics.count_turn("cancelled");
+        }
         if let Err(error) = &answered {
+            telemetry::mark_failed(&tracing::Span::current(), error.failure_code());
             // Nobody may be there any more to be told.
             tracing::info!(
                 session = work.session,
@@ -358,7 +387,7 @@ impl Service {
 
     async fn ask(&self, work: &Work, done: &mut Done) -> Result<Answer, ServiceError> {
         let first = self
-            .dispatch(work.caller, &work.session, &work.dispatch)
+            .dispatch(work.caller, &work.session, &work.dispatch, None)
             .await?;
         done.dispatch = Some(first.n);
         let before = first.tokens.after;
@@ -392,55 +421,6 @@ impl Service {
         }
     }
 
-    /// Compacts, prunes as far as the rules go, and builds the context anew; `None` if it got no smaller than it
-    /// was `before`, when it showed version `shown`.
-    async fn make_smaller(
-        &self,
-        work: &Work,
-        (before, shown): (i64, i64),
-        done: &mut Done,
-        overflow: &mut Overflow,
-    ) -> Result<Option<Dispatched>, ServiceError> {
-        match self.compact_for(work, shown).await {
-            Ok(version) => done.compaction = version,
-            // Pruning alone may do.
-            Err(error) => overflow.cause = Some(error.to_string()),
-        }
-        let request = DispatchRequest {
-            force: true,
-            below: Some(before),
-            ..work.dispatch.clone()
-        };
-        match self.dispatch(work.caller, &work.session, &request).await {
-            Ok(smaller) => Ok(Some(smaller)),
-            Err(ServiceError::NothingFreed) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Compacts the session of a turn, whose context showed this version; a compaction that was made meanwhile, or
-    /// runs and is waited for, is used instead. Gives the version made.
-    async fn compact_for(&self, work: &Work, shown: i64) -> Result<Option<i64>, ServiceError> {
-        let deadline = tokio::time::Instant::now() + LONGEST_WAIT;
-        loop {
-            let head = self.load_head(work.key, &work.session).await?;
-            if head.compaction_version > shown {
-                return Ok(Some(head.compaction_version));
-            }
-            let request = CompactRequest {
-                cause: OVERFLOW,
-                ..CompactRequest::default()
-            };
-            match self.compact_apart(work.key, &work.session, request).await {
-                Ok(outcome) => return Ok(outcome.compaction.map(|made| made.version)),
-                Err(ServiceError::CompactionInProgress { .. })
-                    if tokio::time::Instant::now() < deadline => {}
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
     /// Sends a dispatch to the model; what comes of it is handed on to the client if it is to be.
     async fn call(
         &self,
@@ -463,7 +443,8 @@ impl Service {
         let (hub, key) = (Arc::clone(&self.inner.hub), work.key);
         let turn = ids::turn_id(work.id);
         let mut hand_on = hand_on.then(|| into_channel(work.progress.clone()));
-        let on_delta = move |delta: &RawValue| {
+        let stream = work.stream;
+        let mut hand = move |delta: &RawValue| {
             hub.publish_delta(
                 key,
                 &format!(r#"{{"turnId":"{turn}","delta":{}}}"#, delta.get()),
@@ -472,12 +453,14 @@ impl Service {
                 hand_on(delta);
             }
         };
-        let outcome = if work.stream {
-            work.at.server.turn(request, on_delta).await
-        } else {
-            work.at.server.turn(request, |_: &RawValue| {}).await
+        let on_delta = move |delta: &RawValue| {
+            if stream {
+                hand(delta);
+            }
         };
-        outcome.map_err(ServiceError::ModelFailed)
+        self.ask_model(&work.at, request, on_delta)
+            .await
+            .map_err(ServiceError::ModelFailed)
     }
 
     /// The model's answer as a message that can be stored.
@@ -506,40 +489,6 @@ impl Service {
             usage: answer.usage.map(|usage| usage.get().to_owned()),
             incomplete: answer.incomplete,
         })
-    }
-
-    /// One turn of a session.
-    ///
-    /// # Errors
-    /// There is no such session or turn, or the database failed.
-    pub async fn load_turn(
-        &self,
-        caller: Caller,
-        session: &str,
-        id: &str,
-    ) -> Result<Turn, ServiceError> {
-        let key = key(caller, session)?;
-        self.load_head(key, session).await?;
-        let not_found = || ServiceError::TurnNotFound { id: shorten(id) };
-        let uuid = ids::parse_turn_id(id).ok_or_else(not_found)?;
-        let row = self.database().find_turn(key, uuid).await?;
-        self.show_turn(key, row.ok_or_else(not_found)?).await
-    }
-
-    /// The turns before one, newest first, without their messages; the flag says whether more follow.
-    ///
-    /// # Errors
-    /// There is no such session, or the database failed.
-    pub async fn list_turns(
-        &self,
-        caller: Caller,
-        session: &str,
-        before: Uuid,
-        limit: usize,
-    ) -> Result<(Vec<TurnRow>, bool), ServiceError> {
-        let key = key(caller, session)?;
-        self.load_head(key, session).await?;
-        Ok(self.database().list_turns(key, before, limit).await?)
     }
 
     /// Stops a turn; one that is over stays as it is.
@@ -578,7 +527,11 @@ impl Service {
     }
 
     /// A turn with its messages.
-    async fn show_turn(&self, key: SessionKey, row: TurnRow) -> Result<Turn, ServiceError> {
+    pub(super) async fn show_turn(
+        &self,
+        key: SessionKey,
+        row: TurnRow,
+    ) -> Result<Turn, ServiceError> {
         let messages = match (row.first_seq, row.last_seq) {
             (Some(first), Some(last)) => self.messages_between(key, first, last).await?,
             _ => Vec::new(),

@@ -38,6 +38,25 @@ impl Edit {
     }
 }
 
+/// What becomes of the days that a session is kept behind its last write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DaysEdit {
+    /// They stay.
+    #[default]
+    Keep,
+    /// So many, 0 for ever; `None`: what the tenant or the server says.
+    Set(Option<i64>),
+}
+
+impl DaysEdit {
+    fn laid_over(self, stored: Option<i64>) -> Option<i64> {
+        match self {
+            Self::Keep => stored,
+            Self::Set(days) => days,
+        }
+    }
+}
+
 /// What `PATCH` changes; what is absent stays.
 #[derive(Debug, Clone, Default)]
 #[expect(missing_docs, reason = "the columns are described in the migration")]
@@ -51,6 +70,7 @@ pub struct SessionChange {
     pub compaction: Option<Part>,
     pub pruning: Option<Part>,
     pub auto_compact: Option<Part>,
+    pub retention_days: DaysEdit,
     /// `true` closes, `false` reopens.
     pub closed: Option<bool>,
 }
@@ -140,7 +160,7 @@ impl Write for ChangeSession {
             let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
                 "UPDATE sessions SET title = $3, model = $4, metadata = $5, compact_count = $6, \
                  compaction = $7, pruning = $8, auto_compact = $9, status = $10, closed_at = $11, \
-                 updated_at = $12, event_seq = event_seq + 1, ",
+                 updated_at = $12, retention_days = $15, event_seq = event_seq + 1, ",
                 marking!(),
                 " WHERE tenant_id = $1 AND id = $2 RETURNING ",
                 columns!()
@@ -159,6 +179,7 @@ impl Write for ChangeSession {
             .bind(self.now)
             .bind(marking.due_at)
             .bind(marking.afresh)
+            .bind(change.retention_days.laid_over(before.retention_days))
             .fetch_one(c)
             .await)?;
             let (totals, seq) = (after.totals(), None);

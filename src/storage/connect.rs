@@ -11,7 +11,8 @@ use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
 use tokio::sync::broadcast;
 
 use super::writer::{SqliteWriter, write_postgres};
-use super::{Conn, Result, Signal, Signals, StorageError, Write, on_both, reading};
+use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both, reading};
+use tracing::Instrument;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
@@ -88,6 +89,8 @@ pub enum Database {
         readers: SqlitePool,
         /// The queue of the writer, which owns its connection.
         writer: SqliteWriter,
+        /// What is watched.
+        watch: StorageWatch,
     },
     /// One pool.
     Postgres {
@@ -95,6 +98,8 @@ pub enum Database {
         pool: PgPool,
         /// Told of what is committed.
         signals: Signals,
+        /// What is watched.
+        watch: StorageWatch,
     },
 }
 
@@ -131,17 +136,22 @@ impl Database {
     /// # Errors
     /// The database cannot be reached or opened.
     pub async fn open(url: &Url, options: &Options) -> Result<Self> {
+        let watch = StorageWatch::default();
         match url {
             Url::Sqlite(path) => {
                 let connect = sqlite_options(path, options);
-                let writer = SqliteWriter::start(connect.clone(), options.acquire_timeout);
+                let writer = SqliteWriter::start(connect.clone(), options.acquire_timeout, &watch);
                 let readers = SqlitePoolOptions::new()
                     .max_connections(options.readers)
                     .acquire_timeout(options.acquire_timeout)
                     .test_before_acquire(false)
                     .connect_with(connect.pragma("query_only", "ON"))
                     .await?;
-                Ok(Self::Sqlite { readers, writer })
+                Ok(Self::Sqlite {
+                    readers,
+                    writer,
+                    watch,
+                })
             }
             Url::Postgres(connect) => {
                 let pool = PgPoolOptions::new()
@@ -150,7 +160,11 @@ impl Database {
                     .connect_with((**connect).clone().disable_statement_logging())
                     .await?;
                 let signals = Signals::new();
-                Ok(Self::Postgres { pool, signals })
+                Ok(Self::Postgres {
+                    pool,
+                    signals,
+                    watch,
+                })
             }
         }
     }
@@ -165,14 +179,14 @@ impl Database {
                 create_private(path);
                 let mut conn = sqlite_options(path, options).connect().await?;
                 let before = applied(&mut Conn::sqlite(&mut conn)).await;
-                SQLITE_MIGRATIONS.run(&mut conn).await?;
+                bring_up(SQLITE_MIGRATIONS.run(&mut conn).await)?;
                 conn.close().await?;
                 (&SQLITE_MIGRATIONS, before)
             }
             Url::Postgres(connect) => {
                 let mut conn = connect.connect().await?;
                 let before = applied(&mut Conn::postgres(&mut conn)).await;
-                POSTGRES_MIGRATIONS.run(&mut conn).await?;
+                bring_up(POSTGRES_MIGRATIONS.run(&mut conn).await)?;
                 conn.close().await?;
                 (&POSTGRES_MIGRATIONS, before)
             }
@@ -184,15 +198,54 @@ impl Database {
             .collect())
     }
 
+    /// The number of the newest migration that was applied.
+    async fn applied(&self) -> Result<Option<i64>> {
+        Ok(reading!(self, conn => sqlx::query_scalar(
+            "SELECT max(version) FROM _sqlx_migrations WHERE success"
+        )
+        .fetch_one(conn)
+        .await)?)
+    }
+
+    /// Refuses a database whose schema is not the one that this program works with.
+    ///
+    /// # Errors
+    /// It is older or newer, or gave no answer.
+    pub async fn check_schema(&self) -> Result<(), MigrateError> {
+        let found = match self.applied().await {
+            Ok(found) => found,
+            // There is no such table.
+            Err(StorageError::Driver(_)) => return Err(MigrateError::Older(0)),
+            Err(StorageError::Unavailable(error) | StorageError::Contended(error)) => {
+                return Err(MigrateError::Connect(error));
+            }
+            Err(_) => return Err(MigrateError::Connect(sqlx::Error::PoolTimedOut)),
+        };
+        match found.unwrap_or(0) {
+            older if older < newest_migration() => Err(MigrateError::Older(older)),
+            newer if newer > newest_migration() => Err(MigrateError::Newer(newer)),
+            _ => Ok(()),
+        }
+    }
+
     /// Runs a write and answers once it is committed.
     ///
     /// # Errors
     /// Nothing was written, unless the connection broke during the commit itself.
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
-        match self {
-            Self::Sqlite { writer, .. } => writer.write(write).await,
-            Self::Postgres { pool, signals } => write_postgres(pool, signals, write).await,
-        }
+        let span = tracing::debug_span!("write", what = name_of::<W>());
+        let written = async move {
+            match self {
+                Self::Sqlite { writer, .. } => writer.write(write).await,
+                Self::Postgres {
+                    pool,
+                    signals,
+                    watch,
+                } => write_postgres(pool, signals, watch, write).await,
+            }
+        };
+        // A write may be large; one future of it is enough.
+        Box::pin(written.instrument(span)).await
     }
 
     /// What is committed through this handle and its clones from now on.
@@ -204,21 +257,12 @@ impl Database {
         }
     }
 
-    /// Asks the database the simplest question there is.
-    ///
-    /// # Errors
-    /// It gave no answer.
-    pub async fn ping(&self) -> Result<()> {
-        reading!(self, pool => sqlx::query_scalar::<_, i64>("SELECT CAST(1 AS BIGINT)")
-            .fetch_one(pool)
-            .await)?;
-        Ok(())
-    }
-
     /// Closes all connections, once those in use are given back.
     pub async fn close(&self) {
         match self {
-            Self::Sqlite { readers, writer } => {
+            Self::Sqlite {
+                readers, writer, ..
+            } => {
                 readers.close().await;
                 writer.close().await;
             }
@@ -227,15 +271,79 @@ impl Database {
     }
 }
 
+/// The name of a write, without the module that it is from.
+fn name_of<W>() -> &'static str {
+    let name = std::any::type_name::<W>();
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+/// The number of the newest migration that this program knows.
+#[must_use]
+pub fn newest_migration() -> i64 {
+    let numbers = SQLITE_MIGRATIONS.iter().map(|migration| migration.version);
+    numbers.max().unwrap_or(0)
+}
+
 /// Why the schema could not be brought up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     /// The database cannot be reached.
     #[error("the database cannot be reached")]
     Connect(#[from] sqlx::Error),
-    /// A migration failed, or the database is newer than this program.
+    /// A newer program was here.
+    #[error(
+        "the database was brought to schema {0} by a newer Precis, and this one ({version}) knows schemas up to {known}: \
+         use the newer one, or restore the backup that was made before",
+        version = env!("CARGO_PKG_VERSION"),
+        known = newest_migration()
+    )]
+    Newer(i64),
+    /// It is not up to date.
+    #[error(
+        "the database is at schema {0}, and this program works with {known}: run `precis migrate` first",
+        known = newest_migration()
+    )]
+    Older(i64),
+    /// A migration broke off in a way that may have left it half done.
+    #[error(
+        "migration {0} broke off and is half done: restore the backup that was made before, or finish or undo by hand \
+         what the file of that number does, delete its row from _sqlx_migrations, and run `precis migrate` again"
+    )]
+    HalfDone(i64),
+    /// A migration that was applied is another here.
+    #[error(
+        "migration {0} was applied in another wording than this program has: the two are of different builds"
+    )]
+    Changed(i64),
+    /// A migration failed and was undone.
+    #[error(
+        "migration {number} failed, and nothing of it is left: mend the cause and run `precis migrate` again"
+    )]
+    Failed {
+        /// Which.
+        number: i64,
+        /// Why.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Anything else.
     #[error("{0}")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    Migrate(#[source] sqlx::migrate::MigrateError),
+}
+
+fn bring_up(outcome: Result<(), sqlx::migrate::MigrateError>) -> Result<(), MigrateError> {
+    use sqlx::migrate::MigrateError as Cause;
+    outcome.map_err(|error| match error {
+        Cause::VersionMissing(version) if version > newest_migration() => {
+            MigrateError::Newer(version)
+        }
+        Cause::VersionMissing(version) | Cause::VersionMismatch(version) => {
+            MigrateError::Changed(version)
+        }
+        Cause::Dirty(version) => MigrateError::HalfDone(version),
+        Cause::ExecuteMigration(source, number) => MigrateError::Failed { number, source },
+        other => MigrateError::Migrate(other),
+    })
 }
 
 async fn applied(conn: &mut Conn<'_>) -> Vec<i64> {
@@ -250,7 +358,7 @@ impl From<MigrateError> for StorageError {
     fn from(error: MigrateError) -> Self {
         match error {
             MigrateError::Connect(error) => error.into(),
-            MigrateError::Migrate(_) => Self::Corrupt("the schema is not up to date"),
+            _ => Self::Corrupt("the schema is not up to date"),
         }
     }
 }

@@ -191,7 +191,7 @@ impl Database {
              WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
              EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
              AND role = 'assistant' AND NOT starts_group) AS has_joins \
-             FROM sessions WHERE tenant_id = $1 AND id = $2"
+             FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
         .bind(key.session)

@@ -475,7 +475,7 @@ impl Database {
     ) -> Result<Option<(View, bool)>> {
         let found: Option<Past> = reading!(self, pool => sqlx::query_as(
                 "SELECT rewrites, summary, to_position, to_seq, \
-                 bytes_before + octet_length(body) AS bytes, \
+                 bytes_before + octet_length(body) + coalesce(octet_length(item), 0) AS bytes, \
                  EXISTS (SELECT 1 FROM messages AS joined WHERE joined.tenant_id = $1 AND joined.session_id = $2 \
                  AND joined.role = 'assistant' AND NOT joined.starts_group) AS joins \
                  FROM sessions LEFT JOIN compactions ON compactions.tenant_id = $1 \

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::dispatches::note_rewrite;
 use super::elisions;
 use super::messages::{MessageRow, listed};
+use super::once;
 use super::rewrites::{activate_newest, finish, forget_summaries, settle, signed};
 use super::search::{self, IndexChunk};
 use super::sessions::{WriteRefusal, lock_idle};
@@ -50,6 +51,7 @@ struct Edited {
     length: i64,
     tokens: i64,
     is_item: bool,
+    bytes: i64,
     body: String,
 }
 
@@ -72,13 +74,13 @@ impl Edited {
         } else {
             stored.erased()
         };
-        let mut message =
-            Message::read(&text).map_err(|_| StorageError::Corrupt("an erased message"))?;
-        if self.body.is_empty() {
-            message.body.clear();
-        }
-        message.item = self.is_item.then(String::new);
-        Ok(message)
+        let shown = if self.body.is_empty() { "" } else { &text };
+        let left = if self.is_item {
+            items::erased(shown)
+        } else {
+            Message::read(&text)
+        };
+        left.map_err(|_| StorageError::Corrupt("an erased message"))
     }
 }
 
@@ -96,7 +98,8 @@ impl Write for EditMessage {
                 Err(refusal) => return Ok(Err(EditRefusal::Session(refusal))),
             };
             let found: Option<Edited> = on_both!(conn, c => sqlx::query_as(
-                "SELECT seq, position, erased, length, tokens, item IS NOT NULL AS is_item, body FROM messages \
+                "SELECT seq, position, erased, length, tokens, item IS NOT NULL AS is_item, \
+                 CAST(octet_length(body) + coalesce(octet_length(item), 0) AS BIGINT) AS bytes, body FROM messages \
                  WHERE tenant_id = $1 AND session_id = $2 AND id = $3"
             )
             .bind(self.key.tenant.0)
@@ -126,6 +129,7 @@ impl Write for EditMessage {
                     forget_summaries(conn, self.key, old.seq).await?;
                 }
                 elisions::forget(conn, self.key, old.seq, old.seq).await?;
+                once::forget_answers(conn, self.key).await?;
                 let kept = session.tail()?;
                 settle(conn, self.key, session.last_seq, Some(&kept), self.now).await?;
                 let kind = match self.message {
@@ -200,7 +204,7 @@ impl EditMessage {
             .bind(old.seq)
             .bind(length - old.length)
             .bind(tokens - old.tokens)
-            .bind(signed(new.body.len() as u64) - signed(old.body.len() as u64))
+            .bind(signed(new.stored_bytes() as u64) - old.bytes)
             .execute(c)
             .await
             .map(drop))?;

@@ -197,7 +197,8 @@ impl Database {
     pub async fn find_event_head(&self, key: SessionKey) -> Result<Option<EventHead>> {
         Ok(reading!(self, pool => sqlx::query_as(
             "SELECT event_seq AS newest, (SELECT min(events.id) FROM events WHERE events.tenant_id = $1 \
-             AND events.session_id = $2) AS oldest FROM sessions WHERE tenant_id = $1 AND id = $2"
+             AND events.session_id = $2) AS oldest FROM sessions WHERE tenant_id = $1 AND id = $2 \
+             AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -239,7 +240,7 @@ impl Database {
         tenant: TenantId,
         sessions: &[Uuid],
     ) -> Result<Vec<(Uuid, i64)>> {
-        const TEXT: &str = "SELECT id, event_seq FROM sessions WHERE tenant_id = $1 AND id IN ($2, $3, $4, $5, \
+        const TEXT: &str = "SELECT id, event_seq FROM sessions WHERE tenant_id = $1 AND deleted_at IS NULL AND id IN ($2, $3, $4, $5, \
              $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, \
              $26, $27, $28, $29, $30, $31, $32, $33)";
         Ok(reading!(self, pool => {

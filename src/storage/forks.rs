@@ -77,11 +77,11 @@ impl Fork {
              compact_summary, compact_size, compact_count, compaction_version, compact_seq, \
              compact_length, compact_tokens, compact_bytes, last_seq, message_count, position_count, \
              history_length, history_tokens, history_bytes, instruction_tokens, tail, created_at, \
-             updated_at) SELECT tenant_id, $3, agent_name, agent, mode, 'active', $4, model, \
+             updated_at, retention_days) SELECT tenant_id, $3, agent_name, agent, mode, 'active', $4, model, \
              model_thinking, instance_folder, $5, compaction, pruning, auto_compact, compact_summary, \
              compact_size, compact_count, compaction_version, compact_seq, compact_length, \
              compact_tokens, compact_bytes, last_seq, message_count, position_count, history_length, \
-             history_tokens, history_bytes, instruction_tokens, tail, $6, $6 \
+             history_tokens, history_bytes, instruction_tokens, tail, $6, $6, retention_days \
              FROM sessions WHERE tenant_id = $1 AND id = $2"
         )
         .bind(self.key.tenant.0)

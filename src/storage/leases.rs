@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::events::emit;
 use super::sessions::{WriteRefusal, lock, lock_open};
+use super::tenants::lock_tenant;
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both, reading,
 };
@@ -30,6 +31,8 @@ pub struct AcquireLease {
     pub now: Timestamp,
     /// Until when it holds unless it is renewed.
     pub expires_at: Timestamp,
+    /// How many sessions of the tenant may be compacted at once; `None`: any number.
+    pub most: Option<i64>,
 }
 
 /// Whether the lease was taken.
@@ -39,6 +42,8 @@ pub enum Acquired {
     Yes,
     /// Another holds it until then.
     HeldUntil(Timestamp),
+    /// As many sessions of the tenant as may be are being compacted.
+    Full,
 }
 
 impl Write for AcquireLease {
@@ -46,12 +51,16 @@ impl Write for AcquireLease {
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            // The session's row first, as in every write: one order of locks, no deadlock.
+            // The tenant's row if it counts, then the session's, as in every write: one order of locks, no deadlock.
+            lock_tenant(conn, self.key.tenant, self.most).await?;
             if let Err(refusal) = lock_open(conn, self.key).await? {
                 return Ok(Err(refusal));
             }
             // Whoever died with the lease is told of before the next begins.
             end_expired(conn, self.key, self.now).await?;
+            if self.is_full(conn).await? {
+                return Ok(Ok(Acquired::Full));
+            }
             let taken = on_both!(conn, c => sqlx::query(
                 "INSERT INTO leases (tenant_id, session_id, kind, token, expires_at) \
                  VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
@@ -77,6 +86,28 @@ impl Write for AcquireLease {
             .await)?;
             Ok(Ok(Acquired::HeldUntil(until)))
         })
+    }
+}
+
+impl AcquireLease {
+    /// Whether other sessions of the tenant leave no room for this one, which is not being compacted yet. The tenant's
+    /// row is held.
+    async fn is_full(&self, conn: &mut Conn<'_>) -> Result<bool> {
+        let Some(most) = self.most else {
+            return Ok(false);
+        };
+        let (others, own): (i64, i64) = on_both!(conn, c => sqlx::query_as(
+            "SELECT COUNT(CASE WHEN session_id = $2 THEN NULL ELSE 1 END), \
+             COUNT(CASE WHEN session_id = $2 THEN 1 ELSE NULL END) \
+             FROM leases WHERE tenant_id = $1 AND kind = $3 AND expires_at > $4"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(COMPACTION)
+        .bind(self.now)
+        .fetch_one(c)
+        .await)?;
+        Ok(own == 0 && others >= most)
     }
 }
 

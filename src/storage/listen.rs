@@ -70,11 +70,12 @@ impl Database {
     /// # Errors
     /// The database gave no answer.
     pub async fn notify(&self, text: &str) -> Result<()> {
-        if let Self::Postgres { pool, .. } = self {
+        if let Self::Postgres { pool, watch, .. } = self {
+            let mut held = watch.acquire(pool).await?;
             sqlx::query("SELECT pg_notify($1, $2)")
                 .bind(CHANNEL)
                 .bind(text)
-                .execute(pool)
+                .execute(&mut *held)
                 .await?;
         }
         Ok(())

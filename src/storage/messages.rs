@@ -28,8 +28,25 @@ pub struct AppendMessages {
     pub messages: Vec<(String, Message)>,
     /// The `lastSeq` that the client believes in.
     pub expected_last_seq: Option<i64>,
+    /// How messages are known that are there already.
+    pub again: Again,
     /// When.
     pub now: Timestamp,
+}
+
+/// How messages of a request are known that are there already. Those whose id the client chose always are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Not at all.
+    No,
+    /// By the ids that they are stored under.
+    SameIds,
+    /// By being the newest of the session, all of them, stored in one append: whoever sends them never heard what came
+    /// of it, so has sent nothing else since.
+    IfNewest {
+        /// Not before this.
+        since: Timestamp,
+    },
 }
 
 /// Where a message is stored.
@@ -105,7 +122,7 @@ impl AppendMessages {
         conn: &mut Conn<'_>,
         session: &SessionRow,
     ) -> Result<Result<AppendOutcome, AppendRefusal>> {
-        let known = self.find_known(conn).await?;
+        let known = self.find_known(conn, session).await?;
         let mut fresh = Vec::with_capacity(self.messages.len());
         // Index in the request of each message that is not there yet.
         let mut origins = Vec::with_capacity(self.messages.len());
@@ -175,11 +192,21 @@ impl AppendMessages {
         }))
     }
 
-    /// The messages of this request that were stored before, by id. Only a client's ids can be.
-    async fn find_known(&self, conn: &mut Conn<'_>) -> Result<HashMap<String, StoredRef>> {
+    /// The messages of this request that were stored before, by id. Unless they are sent again, only a client's ids can be.
+    async fn find_known(
+        &self,
+        conn: &mut Conn<'_>,
+        session: &SessionRow,
+    ) -> Result<HashMap<String, StoredRef>> {
+        if let Again::IfNewest { since } = self.again
+            && let Some(newest) = self.find_newest(conn, session, since).await?
+        {
+            let ids = self.messages.iter().map(|(id, _)| id.clone());
+            return Ok(ids.zip(newest).collect());
+        }
         let mut known = HashMap::new();
         for (id, message) in &self.messages {
-            if message.annotations.id.is_none() {
+            if message.annotations.id.is_none() && self.again != Again::SameIds {
                 continue;
             }
             let stored: Option<StoredRef> = on_both!(conn, c => sqlx::query_as(
@@ -194,6 +221,34 @@ impl AppendMessages {
             known.extend(stored.map(|stored| (id.clone(), stored)));
         }
         Ok(known)
+    }
+
+    /// The newest messages of the session, if they are those of this request, and of one append since then.
+    async fn find_newest(
+        &self,
+        conn: &mut Conn<'_>,
+        session: &SessionRow,
+        since: Timestamp,
+    ) -> Result<Option<Vec<StoredRef>>> {
+        let count = i64::try_from(self.messages.len()).unwrap_or(i64::MAX);
+        let found: Vec<StoredRef> = on_both!(conn, c => sqlx::query_as(
+            "SELECT id, seq, position, length, created_at, usage, incomplete, body_digest FROM messages \
+             WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 ORDER BY seq"
+        )
+        .bind(self.key.tenant.0)
+        .bind(self.key.session)
+        .bind(session.last_seq.saturating_sub(count))
+        .fetch_all(c)
+        .await)?;
+        let stored_at = found.first().map(|first| first.created_at);
+        let is_one_append = stored_at.is_some_and(|at| at >= since)
+            && found.iter().all(|row| Some(row.created_at) == stored_at);
+        let is_this = found.len() == self.messages.len()
+            && found
+                .iter()
+                .zip(&self.messages)
+                .all(|(row, (_, message))| row.body_digest == message.body_digest);
+        Ok(Some(found).filter(|_| is_one_append && is_this))
     }
 }
 

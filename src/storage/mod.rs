@@ -11,10 +11,12 @@
 //! sessions lives here: a write asks `domain` what may be placed where.
 
 mod agents;
+mod backup;
 mod changes;
 mod compactions;
 mod connect;
 mod contexts;
+mod deletion;
 mod dispatches;
 mod due;
 mod edits;
@@ -22,15 +24,21 @@ mod elisions;
 mod events;
 mod forks;
 mod items;
+mod keys;
 mod landmarks;
 mod leases;
 mod listen;
 mod messages;
+mod once;
+mod retention;
 mod rewrites;
 mod search;
 mod sessions;
+mod tenants;
 mod timestamp;
+mod transfer;
 mod turns;
+mod watch;
 mod writer;
 
 use std::ops::{Deref, DerefMut};
@@ -42,12 +50,14 @@ use sqlx::{PgConnection, SqliteConnection};
 use tokio::sync::broadcast;
 
 pub use agents::{DeleteAgent, PutAgent, StoredAgent};
-pub use changes::{ChangeSession, Edit, SessionChange};
+pub use backup::{Backup, BackupError, back_up};
+pub use changes::{ChangeSession, DaysEdit, Edit, SessionChange};
 pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
-pub use connect::{Database, MigrateError, Options, Url};
+pub use connect::{Database, MigrateError, Options, Url, newest_migration};
 pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
+pub use deletion::{Aged, DeletePiece, HideSession};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
 };
@@ -57,25 +67,38 @@ pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;
 pub use items::DeleteItem;
+pub use keys::{CreateKey, RevokeKey, StoredKey};
 pub use landmarks::Aim;
 pub use leases::{
     AcquireLease, Acquired, AnnounceRun, Announced, EndExpired, ReleaseLease, RenewLease,
 };
 pub use listen::{ListenUrl, Listener};
 pub use messages::{
-    AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow, StoredRef,
+    Again, AppendMessages, AppendOutcome, AppendRefusal, MessageFilter, MessageRow, NewRow,
+    StoredRef,
 };
+pub use once::{
+    BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen,
+    SettleTurn,
+};
+pub use retention::{ForgetReplicas, TenantDays, WalkedSession};
 pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
 pub use sessions::{
-    CreateSession, DeleteSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter,
-    SessionRow, WriteRefusal,
+    CreateSession, MOST_LABELS, NewSession, Order, ResetSession, SessionFilter, SessionRow,
+    WriteRefusal,
 };
+pub use tenants::{Beat, ChangeTenant, Leave, LimitsChange, TenantLimits, TenantRow};
 pub use timestamp::Timestamp;
+pub use transfer::{
+    BeginImport, Column, FinishImport, ImportAgent, ImportBegun, ImportRows, Kind, SESSIONS,
+    Snapshot, TABLES, Table, Value, table_of_line,
+};
 pub use turns::{
     Answer, BeginTurn, Begun, CancelTurn, EndDeadTurn, EndTurn, Ended, Failure, INTERRUPTED,
     RenewTurn, TurnRefusal, TurnRow,
 };
+pub use watch::{PoolState, StorageWatch};
 
 /// Why the database did not do what it was asked. The display text names no value and no statement.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +109,9 @@ pub enum StorageError {
     /// The database cannot be reached, is full, or is shutting down.
     #[error("the database is unavailable")]
     Unavailable(#[source] sqlx::Error),
+    /// There is no room left for what was to be written.
+    #[error("the disk of the database is full")]
+    Full(#[source] sqlx::Error),
     /// A write met a concurrent one again and again.
     #[error("the write met concurrent ones in every try")]
     Contended(#[source] sqlx::Error),
@@ -109,7 +135,7 @@ impl StorageError {
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
-            Self::Busy | Self::Unavailable(_) | Self::Contended(_) | Self::Stopped
+            Self::Busy | Self::Unavailable(_) | Self::Full(_) | Self::Contended(_) | Self::Stopped
         )
     }
 }
@@ -129,13 +155,15 @@ impl From<sqlx::Error> for StorageError {
                     (_, "40001" | "40P01" | "5" | "261" | "517" | "773" | "6") => {
                         Self::Contended(error)
                     }
-                    // PostgreSQL: connection, resources, shutdown. SQLite: I/O, full, cannot open, read-only.
-                    (_, "13" | "14" | "8" | "10") => Self::Unavailable(error),
+                    (_, "53100" | "13") => Self::Full(error),
+                    // PostgreSQL: connection, resources, shutdown, no such database. SQLite: I/O, cannot open, read-only.
+                    (_, "14" | "8" | "10") => Self::Unavailable(error),
                     (_, code)
                         if code.len() == 5
                             && (code.starts_with("08")
                                 || code.starts_with("53")
                                 || code.starts_with("57P")
+                                || code == "3D000"
                                 || code == "25006") =>
                     {
                         Self::Unavailable(error)
@@ -262,13 +290,22 @@ macro_rules! on_both {
 }
 use on_both;
 
-/// Expands a read once per engine; in it the name stands for the engine's pool of readers. The
-/// connection goes back as soon as the rows are there, so none is held while a client waits.
+/// Expands a read once per engine; in it the name stands for a connection of the engine's readers. It
+/// goes back as soon as the rows are there, so none is held while a client waits. A function that gives
+/// this module's [`Result`] is left if no connection comes free.
 macro_rules! reading {
     ($database:expr, $name:ident => $body:expr) => {
         match $database {
-            $crate::storage::Database::Sqlite { readers: $name, .. } => $body,
-            $crate::storage::Database::Postgres { pool: $name, .. } => $body,
+            $crate::storage::Database::Sqlite { readers, watch, .. } => {
+                let mut held = watch.acquire(readers).await?;
+                let $name = &mut *held;
+                $body
+            }
+            $crate::storage::Database::Postgres { pool, watch, .. } => {
+                let mut held = watch.acquire(pool).await?;
+                let $name = &mut *held;
+                $body
+            }
         }
     };
 }

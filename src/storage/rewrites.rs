@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::dispatches::note_rewrite;
 use super::due::Marking;
 use super::elisions;
+use super::once;
 use super::search;
 use super::sessions::{
     SessionRow, WriteRefusal, count_events, lock, lock_idle, lock_open, store_counters,
@@ -68,6 +69,7 @@ impl Write for Rewind {
             // A summary tells of all that it covers, so also of what is forgotten here.
             forget_summaries(conn, self.key, first_gone).await?;
             elisions::forget(conn, self.key, first_gone, i64::MAX).await?;
+            once::forget_answers(conn, self.key).await?;
             settle(conn, self.key, before.last_seq, None, self.now).await?;
             // What an earlier rewind took away was not there for any dispatch since.
             let last_kept = first_gone - 1;
@@ -222,7 +224,7 @@ pub(super) async fn settle(
 ) -> Result<()> {
     let last: Option<Last> = on_both!(conn, c => sqlx::query_as(
         "SELECT position, length, tokens, length_before, tokens_before, bytes_before, \
-         CAST(octet_length(body) AS BIGINT) AS bytes \
+         CAST(octet_length(body) + coalesce(octet_length(item), 0) AS BIGINT) AS bytes \
          FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NOT NULL \
          ORDER BY seq DESC LIMIT 1"
     )
@@ -454,6 +456,7 @@ async fn activate(conn: &mut Conn<'_>, key: SessionKey, version: Option<i64>) ->
          compact_length = last.length_before + last.length, \
          compact_tokens = last.tokens_before + last.tokens, \
          compact_bytes = last.bytes_before + octet_length(last.body) \
+         + coalesce(octet_length(last.item), 0) \
          FROM compactions AS made, messages AS last WHERE sessions.tenant_id = $1 AND sessions.id = $2 \
          AND made.tenant_id = $1 AND made.session_id = $2 AND made.version = $3 \
          AND last.tenant_id = $1 AND last.session_id = $2 AND last.seq = made.to_seq"

@@ -273,7 +273,8 @@ impl Database {
     /// The database gave no answer.
     pub async fn find_index_state(&self, key: SessionKey) -> Result<Option<IndexState>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT indexed_seq, last_seq, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2"
+            "SELECT indexed_seq, last_seq, rewrites FROM sessions WHERE tenant_id = $1 AND id = $2 \
+             AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -325,7 +326,8 @@ impl Database {
     ) -> Result<(Vec<FoundRow>, bool)> {
         let size = |row: &FoundRow| row.body.len();
         match self {
-            Self::Sqlite { readers, .. } => {
+            Self::Sqlite { readers, watch, .. } => {
+                let mut held = watch.acquire(readers).await?;
                 // CROSS JOIN keeps the index first: asked row by row it would be slow.
                 let found = sqlx::query_as(
                     "SELECT id, found.seq AS seq, position, role, erased, EXISTS (SELECT 1 FROM elisions \
@@ -344,10 +346,11 @@ impl Database {
                 .bind(before_seq)
                 .bind(one_more(limit))
                 .bind(version)
-                .fetch(readers);
+                .fetch(&mut *held);
                 take_page(found, limit, size).await
             }
-            Self::Postgres { pool, .. } => {
+            Self::Postgres { pool, watch, .. } => {
+                let mut held = watch.acquire(pool).await?;
                 // Materialised: hoping for an early end, the planner would read every row of the session.
                 let found = sqlx::query_as(
                     "WITH hits AS MATERIALIZED (SELECT DISTINCT seq FROM search_rows \
@@ -366,7 +369,7 @@ impl Database {
                 .bind(before_seq)
                 .bind(one_more(limit))
                 .bind(version)
-                .fetch(pool);
+                .fetch(&mut *held);
                 take_page(found, limit, size).await
             }
         }

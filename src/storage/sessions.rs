@@ -5,11 +5,11 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::due::{Marking, marking};
-use super::events::{self, News, Signal};
+use super::events;
 use super::messages::{self, NewRow};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, dispatches,
-    on_both, one_more, reading, search, spell, take_page, turns, unspell,
+    on_both, once, one_more, reading, search, spell, take_page, turns, unspell,
 };
 use crate::domain::auto_compaction::{Load, Standing};
 use crate::domain::event::{Change, Event};
@@ -68,6 +68,7 @@ pub struct SessionRow {
     pub stalled_tokens: Option<i64>,
     pub turn_id: Option<Uuid>,
     pub turn_until: Option<Timestamp>,
+    pub retention_days: Option<i64>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub closed_at: Option<Timestamp>,
@@ -137,8 +138,8 @@ macro_rules! columns {
          message_count, position_count, history_length, history_tokens, history_bytes, \
          instruction_tokens, tail, revision, rewrites, dispatch_count, plan_dispatch, tokens_saved, \
          elisions, plan_changes, previous_bytes, shared_bytes, refetches, restores, event_seq, \
-         due_at, due_waits, due_failures, stalls, stalled_tokens, turn_id, turn_until, created_at, \
-         updated_at, closed_at"
+         due_at, due_waits, due_failures, stalls, stalled_tokens, turn_id, turn_until, retention_days, \
+         created_at, updated_at, closed_at"
     };
 }
 pub(super) use columns;
@@ -155,10 +156,11 @@ pub enum WriteRefusal {
 }
 
 /// Locks the session's row for the rest of the transaction and gives it. Writes to one session line
-/// up here; those to others do not wait.
+/// up here; those to others do not wait. One that is being deleted is not there.
 pub(super) async fn lock(conn: &mut Conn<'_>, key: SessionKey) -> Result<Option<SessionRow>> {
     Ok(on_both!(conn, c => sqlx::query_as(concat!(
-        "UPDATE sessions SET revision = revision WHERE tenant_id = $1 AND id = $2 RETURNING ",
+        "UPDATE sessions SET revision = revision WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL \
+         RETURNING ",
         columns!()
     ))
     .bind(key.tenant.0)
@@ -275,6 +277,7 @@ pub struct NewSession {
     pub compaction: String,
     pub pruning: String,
     pub auto_compact: String,
+    pub retention_days: Option<i64>,
     /// What can be filtered by: member name and value's JSON text.
     pub labels: Vec<(String, String)>,
     /// Placed behind an empty history.
@@ -315,8 +318,8 @@ impl Write for CreateSession {
             on_both!(conn, c => sqlx::query(
                 "INSERT INTO sessions (tenant_id, id, agent_name, agent, mode, status, title, model, \
                  model_thinking, instance_folder, metadata, compact_count, compaction, pruning, \
-                 auto_compact, tail, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'active', $6, \
-                 $7, $8, $9, $10, $11, $12, $13, $14, '{}', $15, $15)"
+                 auto_compact, tail, created_at, updated_at, retention_days) VALUES ($1, $2, $3, $4, $5, 'active', \
+                 $6, $7, $8, $9, $10, $11, $12, $13, $14, '{}', $15, $15, $16)"
             )
             .bind(self.key.tenant.0)
             .bind(self.key.session)
@@ -333,6 +336,7 @@ impl Write for CreateSession {
             .bind(&new.pruning)
             .bind(&new.auto_compact)
             .bind(self.now)
+            .bind(new.retention_days)
             .execute(c)
             .await
             .map(drop))?;
@@ -434,6 +438,7 @@ impl Write for ResetSession {
                     .map(drop))?;
             }
             dispatches::forget_all(conn, self.key).await?;
+            once::forget_answers(conn, self.key).await?;
             search::unindex_after(conn, self.key, 0).await?;
             // last_seq stays: a seq is never used twice.
             let after: SessionRow = on_both!(conn, c => sqlx::query_as(concat!(
@@ -454,41 +459,6 @@ impl Write for ResetSession {
             let reason = Change::Reset;
             events::insert_updated(conn, self.key, &after, reason, None, self.now).await?;
             Ok(Ok(after))
-        })
-    }
-}
-
-/// Deletes a session with all that belongs to it; gives whether there was one.
-#[derive(Debug, Clone)]
-pub struct DeleteSession {
-    /// Which.
-    pub key: SessionKey,
-}
-
-impl Write for DeleteSession {
-    type Output = bool;
-
-    fn erases(&self) -> bool {
-        true
-    }
-
-    fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<bool>> {
-        Box::pin(async move {
-            let deleted = on_both!(conn, c => sqlx::query(
-                "DELETE FROM sessions WHERE tenant_id = $1 AND id = $2"
-            )
-            .bind(self.key.tenant.0)
-            .bind(self.key.session)
-            .execute(c)
-            .await
-            .map(|done| done.rows_affected()))?;
-            if deleted > 0 {
-                conn.signal(Signal {
-                    key: self.key,
-                    news: News::Deleted,
-                });
-            }
-            Ok(deleted > 0)
         })
     }
 }
@@ -528,7 +498,7 @@ impl Database {
     /// The database gave no answer.
     pub async fn find_session(&self, key: SessionKey) -> Result<Option<SessionRow>> {
         Ok(reading!(self, pool => sqlx::query_as(concat!(
-            "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id = $2"
+            "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
         ))
         .bind(key.tenant.0)
         .bind(key.session)
@@ -564,7 +534,7 @@ impl Database {
         let mut next = || label.next().flatten();
         reading!(self, pool => {
             let found = sqlx::query_as(concat!(
-            "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id < $2 \
+            "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id < $2 AND deleted_at IS NULL \
              AND ($3 IS NULL OR status = $3) AND ($4 IS NULL OR agent_name = $4) \
              AND ($5 IS NULL OR mode = $5) AND ($6 = 0 OR id IN (\
                SELECT session_id FROM session_metadata WHERE tenant_id = $1 \

@@ -39,6 +39,13 @@ impl Timestamp {
         )
     }
 
+    /// Reads what [`Display`](std::fmt::Display) writes; `None` if it is anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let time = time::PrimitiveDateTime::parse(text, RFC3339_MICROS).ok()?;
+        Some(Self::of(time.assume_utc())).filter(|time| time.to_string() == text)
+    }
+
     fn to_time(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)

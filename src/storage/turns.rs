@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::events::emit;
 use super::messages::{AppendMessages, AppendOutcome, AppendRefusal, StoredRef};
 use super::sessions::{SessionRow, lock, lock_idle};
+use super::tenants::{lock_tenant, turns_are_full};
 use super::{
     Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
     one_more, reading, spell, take_page, unspell,
@@ -81,6 +82,8 @@ pub struct BeginTurn {
     pub model: String,
     /// Until when it holds the session unless it is renewed.
     pub until: Timestamp,
+    /// How many turns of the tenant may run at once; `None`: any number.
+    pub most: Option<i64>,
 }
 
 /// What became of a turn's beginning.
@@ -99,6 +102,8 @@ pub enum TurnRefusal {
     Append(AppendRefusal),
     /// The newest message is neither a user's nor a result.
     NothingToAnswer,
+    /// As many turns of the tenant as may be are running.
+    Full,
 }
 
 impl BeginTurn {
@@ -119,6 +124,7 @@ impl Write for BeginTurn {
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
             let (key, now) = (self.append.key, self.append.now);
+            lock_tenant(conn, key.tenant, self.most).await?;
             let session = match lock_idle(conn, key, now).await? {
                 Ok(session) => session,
                 Err(refusal) => {
@@ -127,6 +133,9 @@ impl Write for BeginTurn {
             };
             if !self.has_question(&session)? {
                 return Ok(Err(TurnRefusal::NothingToAnswer));
+            }
+            if turns_are_full(conn, key.tenant, self.most, now).await? {
+                return Ok(Err(TurnRefusal::Full));
             }
             let appended = match self.append.append(conn, &session).await? {
                 Ok(appended) => appended,
@@ -304,6 +313,7 @@ impl Write for EndTurn {
                         key: self.key,
                         messages: vec![answer.message],
                         expected_last_seq: None,
+                        again: super::Again::No,
                         now: self.now,
                     };
                     match append.append(conn, &session).await? {

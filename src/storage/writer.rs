@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::search::Sweep;
-use super::{Conn, Result, Signal, Signals, StorageError, Write};
+use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write};
 
 /// Writes that may wait. Beyond it a request is told to come again.
 const QUEUE: usize = 4_096;
@@ -103,11 +103,15 @@ pub struct SqliteWriter {
 impl SqliteWriter {
     /// Starts the writer on the runtime of the caller; it connects when there is something to write.
     /// `patience` bounds how long a write waits before it is begun.
-    pub fn start(options: SqliteConnectOptions, patience: Duration) -> Self {
+    pub fn start(options: SqliteConnectOptions, patience: Duration, watch: &StorageWatch) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let signals = Signals::new();
-        tasks.spawn(work(options, jobs, stop.clone(), signals.clone()));
+        let target = Target {
+            options,
+            watch: watch.clone(),
+        };
+        tasks.spawn(work(target, jobs, stop.clone(), signals.clone()));
         tasks.close();
         Self {
             queue,
@@ -121,6 +125,11 @@ impl SqliteWriter {
     /// Told of what is committed.
     pub fn signals(&self) -> &Signals {
         &self.signals
+    }
+
+    /// Writes that wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
     }
 
     /// Commits what waits, takes nothing new, and closes the connection.
@@ -147,8 +156,14 @@ impl SqliteWriter {
     }
 }
 
-async fn work(
+/// Where the writer writes, and who watches it.
+struct Target {
     options: SqliteConnectOptions,
+    watch: StorageWatch,
+}
+
+async fn work(
+    target: Target,
     mut jobs: mpsc::Receiver<Box<dyn Job>>,
     stop: CancellationToken,
     signals: Signals,
@@ -164,7 +179,7 @@ async fn work(
             biased;
             taken = jobs.recv_many(&mut group, GROUP) => taken,
             () = tokio::time::sleep(BREATH), if sweeping => {
-                trash = sweep(&options, &mut conn, &signals).await;
+                trash = sweep(&target, &mut conn, &signals).await;
                 erased = true;
                 continue;
             }
@@ -184,11 +199,11 @@ async fn work(
         if group.iter().any(|job| job.erases()) {
             (erased, trash) = (true, true);
         }
-        commit_group(&options, &mut conn, &mut group).await;
+        commit_group(&target, &mut conn, &mut group).await;
     }
     let stopping = Instant::now();
     while trash && conn.is_some() && stopping.elapsed() < LAST_SWEEPS {
-        trash = sweep(&options, &mut conn, &signals).await;
+        trash = sweep(&target, &mut conn, &signals).await;
     }
     // The last connection to close folds the log into the file, so that one file is the whole database.
     if let Some(conn) = conn
@@ -199,11 +214,7 @@ async fn work(
 }
 
 /// Takes some terms that are gone out of the index; says whether there may be more.
-async fn sweep(
-    options: &SqliteConnectOptions,
-    conn: &mut Option<SqliteConnection>,
-    signals: &Signals,
-) -> bool {
+async fn sweep(target: &Target, conn: &mut Option<SqliteConnection>, signals: &Signals) -> bool {
     let (reply, answer) = oneshot::channel();
     let mut job: Box<dyn Job> = Box::new(Waiting {
         write: Sweep,
@@ -213,7 +224,7 @@ async fn sweep(
         signals: signals.clone(),
         reply,
     });
-    let outcome = commit_alone(options, conn, &mut job).await;
+    let outcome = commit_alone(target, conn, &mut job).await;
     job.answer(outcome);
     match answer.await {
         Ok(Ok(more)) => more,
@@ -248,12 +259,12 @@ async fn empty_log(conn: Option<&mut SqliteConnection>) -> bool {
 /// Commits what waits and answers it. A connection that failed in a way that may have left it half-way
 /// is replaced by a new one.
 async fn commit_group(
-    options: &SqliteConnectOptions,
+    target: &Target,
     conn: &mut Option<SqliteConnection>,
     group: &mut Vec<Box<dyn Job>>,
 ) {
     if group.len() > 1 {
-        match in_transaction(options, conn, group).await {
+        match in_transaction(target, conn, group).await {
             Ok(()) => {
                 group.drain(..).for_each(|job| job.answer(Ok(())));
                 return;
@@ -270,7 +281,7 @@ async fn commit_group(
         }
     }
     for mut job in group.drain(..) {
-        let outcome = commit_alone(options, conn, &mut job).await;
+        let outcome = commit_alone(target, conn, &mut job).await;
         job.answer(outcome);
     }
 }
@@ -286,13 +297,28 @@ enum Failure {
 /// Runs writes in one transaction. The statements are given as such, not through the driver's
 /// transactions: SQLite ends some by itself (a full disk, say), which the driver's count does not notice.
 async fn in_transaction(
-    options: &SqliteConnectOptions,
+    target: &Target,
+    slot: &mut Option<SqliteConnection>,
+    group: &mut [Box<dyn Job>],
+) -> Result<(), Failure> {
+    let outcome = try_transaction(target, slot, group).await;
+    match &outcome {
+        Ok(()) => target.watch.note(None),
+        Err(Failure::Begin(_)) => target.watch.note_failure(),
+        Err(Failure::Run(error)) => target.watch.note(Some(error)),
+    }
+    outcome
+}
+
+async fn try_transaction(
+    target: &Target,
     slot: &mut Option<SqliteConnection>,
     group: &mut [Box<dyn Job>],
 ) -> Result<(), Failure> {
     let mut conn = match slot.take() {
         Some(conn) => conn,
-        None => options
+        None => target
+            .options
             .connect()
             .await
             .map_err(|error| Failure::Begin(error.into()))?,
@@ -304,7 +330,7 @@ async fn in_transaction(
         }
         return Err(Failure::Begin(error.into()));
     }
-    let outcome = run_all(&mut conn, group).await;
+    let outcome = run_all(target, &mut conn, group).await;
     match outcome {
         Ok(()) => *slot = Some(conn),
         Err(_) => {
@@ -316,16 +342,24 @@ async fn in_transaction(
     outcome.map_err(Failure::Run)
 }
 
-async fn run_all(conn: &mut SqliteConnection, group: &mut [Box<dyn Job>]) -> Result<()> {
+async fn run_all(
+    target: &Target,
+    conn: &mut SqliteConnection,
+    group: &mut [Box<dyn Job>],
+) -> Result<()> {
+    let writes = u32::try_from(group.len()).unwrap_or(u32::MAX);
     for job in group {
         job.run(conn).await?;
     }
+    let began = Instant::now();
     sqlx::raw_sql("COMMIT").execute(conn).await?;
+    target.watch.commit.observe(began.elapsed().as_secs_f64());
+    target.watch.group.observe(f64::from(writes));
     Ok(())
 }
 
 async fn commit_alone(
-    options: &SqliteConnectOptions,
+    target: &Target,
     conn: &mut Option<SqliteConnection>,
     job: &mut Box<dyn Job>,
 ) -> Result<()> {
@@ -334,7 +368,7 @@ async fn commit_alone(
         if Instant::now() > job.deadline() {
             return Err(StorageError::Busy);
         }
-        let outcome = in_transaction(options, conn, std::slice::from_mut(job)).await;
+        let outcome = in_transaction(target, conn, std::slice::from_mut(job)).await;
         match outcome {
             Ok(()) => return Ok(()),
             Err(Failure::Begin(StorageError::Contended(_))) => return Err(StorageError::Busy),
@@ -353,11 +387,14 @@ async fn commit_alone(
 pub async fn write_postgres<W: Write>(
     pool: &PgPool,
     signals: &Signals,
+    watch: &StorageWatch,
     write: W,
 ) -> Result<W::Output> {
     let mut tried = 1;
     loop {
-        match try_postgres(pool, signals, &write).await {
+        let outcome = try_postgres(pool, signals, watch, &write).await;
+        watch.note(outcome.as_ref().err());
+        match outcome {
             Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
                 back_off(tried).await;
                 tried += 1;
@@ -367,12 +404,20 @@ pub async fn write_postgres<W: Write>(
     }
 }
 
-async fn try_postgres<W: Write>(pool: &PgPool, signals: &Signals, write: &W) -> Result<W::Output> {
-    let mut transaction = pool.begin().await?;
+async fn try_postgres<W: Write>(
+    pool: &PgPool,
+    signals: &Signals,
+    watch: &StorageWatch,
+    write: &W,
+) -> Result<W::Output> {
+    let mut held = watch.acquire(pool).await?;
+    let mut transaction = held.begin().await?;
     let mut conn = Conn::postgres(&mut transaction);
     let output = write.run(&mut conn).await?;
     let committed = conn.into_signals();
+    let began = Instant::now();
     transaction.commit().await?;
+    watch.commit.observe(began.elapsed().as_secs_f64());
     signals.send(committed);
     Ok(output)
 }
@@ -380,4 +425,47 @@ async fn try_postgres<W: Write>(pool: &PgPool, signals: &Signals, write: &W) -> 
 /// 2, 4, 8 … milliseconds.
 async fn back_off(tried: u32) {
     tokio::time::sleep(Duration::from_millis(1 << tried.min(10))).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Write for Nothing {
+        type Output = ();
+
+        fn run<'t>(&'t self, _: &'t mut Conn<'_>) -> BoxFuture<'t, Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_is_an_answer() {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let writer = SqliteWriter {
+            queue,
+            patience: Duration::from_millis(20),
+            signals: Signals::new(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let write = || {
+            let writer = writer.clone();
+            tokio::spawn(async move { writer.write(Nothing).await })
+        };
+        // Nobody takes them.
+        let waiting: Vec<_> = (0..QUEUE).map(|_| write()).collect();
+        while writer.waiting() < QUEUE {
+            tokio::task::yield_now().await;
+        }
+        let refused = writer.write(Nothing).await;
+        assert!(matches!(refused, Err(StorageError::Busy)), "{refused:?}");
+        drop(jobs);
+        for write in waiting {
+            let ended = write.await.unwrap();
+            assert!(matches!(ended, Err(StorageError::Stopped)), "{ended:?}");
+        }
+    }
 }

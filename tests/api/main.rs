@@ -13,6 +13,7 @@
     reason = "a test stops at the first thing that is not as it should be"
 )]
 
+mod access;
 mod agents;
 mod auto_compaction;
 mod cases;
@@ -23,7 +24,10 @@ mod crash;
 mod dispatch;
 mod events;
 mod fixtures;
+mod idempotency;
 mod landmarks;
+mod lifecycle;
+mod limits;
 mod openapi;
 mod problems;
 mod random_histories;
@@ -34,4 +38,5 @@ mod shutdown;
 mod state_machine;
 mod support;
 mod turns;
+mod watching;
 mod worked_cases;

@@ -1,9 +1,34 @@
 //! What belongs to the service and to no resource: health, documentation, request ids.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use serde_json::Value;
 
+use crate::support::backend::TestDatabase;
 use crate::support::{Backend, TestApp};
+
+/// All other tests begin with the tables in place.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_database_is_migrated_at_the_start(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let database = Arc::new(TestDatabase::empty(backend).await);
+    // Two replicas that are started together do not get into each other's way.
+    let start = || TestApp::on(Arc::clone(&database), Vec::new());
+    let (one, other) = match backend {
+        Backend::Sqlite => (start().await, start().await),
+        Backend::Postgres => tokio::join!(start(), start()),
+    };
+    let created = one
+        .post("/sessions", &serde_json::json!({}))
+        .await
+        .expect(201)
+        .json();
+    let id = created["id"].as_str().unwrap_or_default();
+    other.get(&format!("/sessions/{id}")).await.expect(200);
+}
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]

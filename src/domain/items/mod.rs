@@ -113,6 +113,22 @@ pub fn read(text: &str) -> Result<Message, MessageFault> {
     Ok(message)
 }
 
+/// What is left of an item whose content is gone, read from what it shows.
+///
+/// # Errors
+/// It shows something that is no message.
+pub fn erased(shown: &str) -> Result<Message, MessageFault> {
+    let text = if shown.is_empty() {
+        NOTHING_LEFT
+    } else {
+        shown
+    };
+    let mut message = Message::read(text)?;
+    message.body = shown.to_owned();
+    message.item = Some(String::new());
+    Ok(message)
+}
+
 fn read_id(id: &str) -> Result<String, MessageFault> {
     json::decode_string(id)
         .filter(|id| (1..=LONGEST_ID).contains(&id.len()))

@@ -7,13 +7,14 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::super::extract::Body;
+use super::super::once;
 use super::super::problem::Problem;
 use super::super::respond::text;
 use super::error::ErrorBody;
 use super::items::ItemBody;
 use super::read::{Fields, refuse};
 use crate::domain::json;
-use crate::service::{Caller, CompactItems, CompactedItems, CompactionForm, Service};
+use crate::service::{Answered, Caller, CompactItems, CompactedItems, CompactionForm, Service};
 
 const TAG: &str = "Conversations";
 
@@ -121,7 +122,17 @@ pub async fn compact_response(
         instructions: fields.text("instructions")?,
         form,
     };
-    Ok(answer(&service.compact_items(caller, request).await?))
+    let key = body.key();
+    let work = service.compact_items(caller, &request, key);
+    Ok(match service.once_costly(caller, key, work).await? {
+        Answered::First(compacted) => answer(&compacted),
+        Answered::Again(kept) => {
+            let compacted = service
+                .repeat_compact_items(caller, &request, &kept)
+                .await?;
+            once::again(answer(&compacted))
+        }
+    })
 }
 
 /// An input that is a text, as the user's message that it stands for.

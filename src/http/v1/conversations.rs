@@ -7,11 +7,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::super::extract::Body;
+use super::super::once;
 use super::super::problem::Problem;
-use super::super::respond::json;
+use super::super::respond::{json, text, to_text};
 use super::error::ErrorBody;
 use super::read::{Fields, refuse};
-use crate::service::{Caller, Conversation, Service};
+use crate::service::{Answered, Caller, Conversation, RequestKey, Service, Session, Shown};
 
 const TAG: &str = "Conversations";
 
@@ -50,6 +51,20 @@ impl From<Conversation> for ConversationBody {
 /// It cannot be written, which is a mistake of ours.
 pub fn answer(conversation: Conversation) -> Result<HttpResponse, Problem> {
     json(StatusCode::OK, &ConversationBody::from(conversation))
+}
+
+/// The key of a request that answers with a conversation.
+fn shown(key: Option<&RequestKey>) -> Option<Shown<'_, Session>> {
+    let show = |session: Session| to_text(&ConversationBody::from(Conversation::of(&session))).ok();
+    key.map(|key| (key, show as fn(Session) -> Option<String>))
+}
+
+/// A conversation as an answer that may have been given before.
+fn answer_once(answered: Answered<Conversation>) -> Result<HttpResponse, Problem> {
+    match answered {
+        Answered::First(conversation) => answer(conversation),
+        Answered::Again(kept) => Ok(once::again(text(StatusCode::OK, kept.answer))),
+    }
 }
 
 /// What is left of a conversation.
@@ -115,11 +130,9 @@ pub async fn create_conversation(
     let fields = Fields::of(&body)?;
     let items = fields.list("items")?.unwrap_or_default();
     let metadata = fields.metadata()?;
-    answer(
-        service
-            .create_conversation(caller, &items, metadata)
-            .await?,
-    )
+    let key = body.key();
+    let work = service.create_conversation(caller, &items, metadata, shown(key));
+    answer_once(service.once(caller, key, work).await?)
 }
 
 /// Read a conversation
@@ -177,7 +190,9 @@ pub async fn update_conversation(
     let empty = serde_json::value::to_raw_value(&serde_json::json!({}))
         .map_err(|_| refuse("metadata", "`metadata` must be an object."))?;
     let metadata = fields.metadata()?.unwrap_or(&empty);
-    answer(service.update_conversation(caller, &path, metadata).await?)
+    let key = body.key();
+    let work = service.update_conversation(caller, &path, metadata, shown(key));
+    answer_once(service.once(caller, key, work).await?)
 }
 
 /// Delete a conversation

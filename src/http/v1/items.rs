@@ -6,12 +6,13 @@ use actix_web::{HttpRequest, HttpResponse, delete, get, post};
 use utoipa::ToSchema;
 
 use super::super::extract::{Body, Query};
+use super::super::once;
 use super::super::problem::Problem;
 use super::super::respond::{text, to_text};
 use super::conversations::{ConversationBody, answer};
 use super::error::ErrorBody;
 use super::read::{Fields, INCLUDE, Paging, refuse};
-use crate::service::{Caller, ListItems, Service, ShownItem};
+use crate::service::{Answered, Caller, ListItems, Service, ShownItem};
 
 const TAG: &str = "Conversations";
 
@@ -68,6 +69,13 @@ fn list(items: &[ShownItem], has_more: bool) -> Result<HttpResponse, Problem> {
     ))
 }
 
+/// Whether a client makes a request again that it got no answer to, or one that told it to: they say how often.
+fn is_retried(request: &HttpRequest) -> bool {
+    let count = request.headers().get("x-stainless-retry-count");
+    let count = count.and_then(|count| count.to_str().ok()?.parse::<u32>().ok());
+    count.is_some_and(|count| count > 0)
+}
+
 fn refuse_query(request: &HttpRequest) -> Result<(), Problem> {
     Query::letting(request, &INCLUDE)?.finish()
 }
@@ -111,7 +119,16 @@ pub async fn create_items(
     if items.is_empty() {
         return Err(refuse("items", "`items` must hold at least one item."));
     }
-    list(&service.append_items(caller, &path, &items).await?, false)
+    let key = body.key();
+    let work = service.append_items(caller, &path, &items, is_retried(&request), key);
+    let (items, repeated) = match service.once(caller, key, work).await? {
+        Answered::First(items) => (items, false),
+        Answered::Again(kept) => {
+            let items = service.repeat_append_items(caller, &path, &kept).await?;
+            (items, true)
+        }
+    };
+    Ok(once::mark(list(&items, false)?, repeated))
 }
 
 /// List items

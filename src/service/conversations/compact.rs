@@ -4,16 +4,18 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::super::once::{read_recipe, to_recipe};
 use super::super::summarizer::{Job, replaced};
-use super::super::{Caller, Service, ServiceError, key};
+use super::super::{Caller, RequestKey, Service, ServiceError, key};
 use super::list::items_of;
 use crate::domain::budget::Usage;
 use crate::domain::message::{Message, Part, Role, read_material};
 use crate::domain::transcript::Entry;
 use crate::domain::{context, items, prompt, size};
-use crate::storage::{MessageFilter, Order, SessionKey};
+use crate::storage::{ContextHead, Kept, MessageFilter, Order, SessionKey};
 
 /// Bytes of a stored conversation that one request compacts.
 const MOST_BYTES: usize = 64 << 20;
@@ -58,6 +60,38 @@ pub struct CompactedItems {
     pub output_tokens: i64,
 }
 
+/// What the answer is made of, beside the items that stay as they are.
+#[derive(Debug, Serialize, Deserialize)]
+struct Recipe {
+    /// What the ids of the answer and of its summary end in.
+    id: String,
+    created_at: i64,
+    /// Ids of the items of the request.
+    ids: Vec<String>,
+    /// Up to where the stored conversation was read.
+    last_seq: i64,
+    summary: String,
+    input_tokens: i64,
+    output_tokens: i64,
+}
+
+impl Recipe {
+    fn answer(self, mut output: Vec<String>, form: CompactionForm) -> CompactedItems {
+        let named = |prefix: &str| format!("{prefix}{}", self.id);
+        output.push(match form {
+            CompactionForm::Message => items::summary_message(&named("msg_"), &self.summary),
+            CompactionForm::Item => items::compaction(&named("cmp_"), &self.summary),
+        });
+        CompactedItems {
+            id: named("resp_"),
+            created_at: self.created_at,
+            output,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+        }
+    }
+}
+
 /// What is known of the items so far.
 #[derive(Default)]
 struct Material {
@@ -75,6 +109,12 @@ struct Material {
 }
 
 impl Material {
+    /// Takes an item of a request.
+    fn push_item(&mut self, message: &Message, id: &str) {
+        let shown = items::show(message.item.as_deref().unwrap_or_default(), id);
+        self.push(message, shown);
+    }
+
     fn push(&mut self, message: &Message, shown: String) {
         self.tokens += message.tokens;
         if message.shows_nothing() {
@@ -131,42 +171,84 @@ impl Service {
     pub async fn compact_items(
         &self,
         caller: Caller,
-        request: CompactItems<'_>,
+        request: &CompactItems<'_>,
+        once: Option<&RequestKey>,
     ) -> Result<CompactedItems, ServiceError> {
         if self.inner.draining.is_cancelled() {
             return Err(ServiceError::ShuttingDown);
         }
+        let _place = self.admit_loose(caller.tenant).await?;
         let mut material = Material::default();
-        if let Some(id) = &request.conversation {
-            self.read_stored(key(caller, id)?, id, &mut material)
-                .await?;
-        }
-        for (id, message) in self.read_items(&request.input)? {
-            let shown = items::show(message.item.as_deref().unwrap_or_default(), &id);
-            material.push(&message, shown);
+        let head = self
+            .read_conversation(caller, request, &mut material, i64::MAX)
+            .await?;
+        let read = self.read_items(&request.input)?;
+        let ids = read.iter().map(|(id, _)| id.clone()).collect();
+        for (id, message) in read {
+            material.push_item(&message, &id);
         }
         if material.entries.is_empty() && material.previous.is_none() {
             return Err(ServiceError::NothingToCompact);
         }
         let input_tokens = signed(material.tokens).max(1);
-        let mut output = std::mem::take(&mut material.kept);
-        let (summary, usage) = self.summarize(material, &request).await?;
-        let written = signed(size::tokens(&summary)).max(1);
-        output.push(match request.form {
-            CompactionForm::Message => items::summary_message(&self.named("msg_"), &summary),
-            CompactionForm::Item => items::compaction(&self.named("cmp_"), &summary),
-        });
-        Ok(CompactedItems {
-            id: self.named("resp_"),
+        let output = std::mem::take(&mut material.kept);
+        let (summary, usage) = self.summarize(material, request).await?;
+        let recipe = Recipe {
+            id: self.new_id().simple().to_string(),
             created_at: self.now().0.div_euclid(1_000_000),
-            output,
+            ids,
+            last_seq: head.as_ref().map_or(0, |head| head.last_seq),
             input_tokens: usage.map_or(input_tokens, |usage| usage.input),
-            output_tokens: usage.map_or(written, |usage| usage.output),
-        })
+            output_tokens: usage
+                .map_or(signed(size::tokens(&summary)).max(1), |usage| usage.output),
+            summary,
+        };
+        if let Some(once) = once {
+            let id = request.conversation.as_deref();
+            let key = id.map(|id| key(caller, id)).transpose()?;
+            let rewrites = head.map(|head| head.rewrites);
+            self.keep_text(caller.tenant, key, once, to_recipe(&recipe)?, rewrites)
+                .await?;
+        }
+        Ok(recipe.answer(output, request.form))
     }
 
-    fn named(&self, prefix: &str) -> String {
-        format!("{prefix}{}", self.new_id().simple())
+    /// The answer as it was given first, to the same request.
+    ///
+    /// # Errors
+    /// The conversation is not what it was, or the database failed.
+    pub async fn repeat_compact_items(
+        &self,
+        caller: Caller,
+        request: &CompactItems<'_>,
+        kept: &Kept,
+    ) -> Result<CompactedItems, ServiceError> {
+        let recipe: Recipe = read_recipe(kept)?;
+        let mut material = Material::default();
+        self.read_conversation(caller, request, &mut material, recipe.last_seq)
+            .await?;
+        let read = self.read_items(&request.input)?;
+        for ((_, message), id) in read.iter().zip(&recipe.ids) {
+            material.push_item(message, id);
+        }
+        Ok(recipe.answer(material.kept, request.form))
+    }
+
+    /// Reads the conversation that a request names, up to a message.
+    async fn read_conversation(
+        &self,
+        caller: Caller,
+        request: &CompactItems<'_>,
+        material: &mut Material,
+        to_seq: i64,
+    ) -> Result<Option<ContextHead>, ServiceError> {
+        let Some(id) = &request.conversation else {
+            return Ok(None);
+        };
+        let key = key(caller, id)?;
+        let head = self.load_head(key, id).await?;
+        self.read_stored(key, &head, to_seq, material).await?;
+        Ok(Some(head))
     }
 
     /// The summary, and what a provider said of its call.
@@ -195,7 +277,11 @@ impl Service {
             agent_model: None,
             session_model: None,
         };
-        let summary = self.inner.summarizer.summarize(job).await?;
+        let summary = self
+            .inner
+            .summarizer
+            .summarize(job, &self.inner.metrics)
+            .await?;
         let usage = summary.usage.as_deref().and_then(Usage::read);
         let usage = usage.filter(|usage| usage.input > 0 && usage.output > 0);
         Ok((summary.text, usage))
@@ -205,13 +291,13 @@ impl Service {
     async fn read_stored(
         &self,
         key: SessionKey,
-        id: &str,
+        head: &ContextHead,
+        to_seq: i64,
         material: &mut Material,
     ) -> Result<(), ServiceError> {
-        let head = self.load_head(key, id).await?;
         let mut filter = MessageFilter {
             after_seq: 0,
-            before_seq: head.last_seq.saturating_add(1),
+            before_seq: head.last_seq.min(to_seq).saturating_add(1),
             role: None,
             order: Order::Asc,
         };

@@ -9,16 +9,25 @@ mod list;
 pub use compact::{CompactItems, CompactedItems, CompactionForm};
 pub use list::{ItemPage, ListItems, ShownItem};
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 
 use super::error::{refused, shorten};
-use super::{Caller, CreateRequest, PatchRequest, Service, ServiceError, Session, key};
+use super::messages::ReadAppend;
+use super::once::Shown;
+use super::{
+    Appended, Caller, CreateRequest, PatchRequest, RequestKey, Service, ServiceError, Session, key,
+};
 use crate::domain::ids::conversation_id;
 use crate::domain::items;
 use crate::domain::json;
 use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Tail, place};
-use crate::storage::{CreateSession, DeleteItem, EditRefusal, MessageRow, SessionKey};
+use crate::storage::{Again, DeleteItem, EditRefusal, Kept, MessageRow, SessionKey};
+
+/// For how long an append may be made again without a key: longer than clients wait for an answer, ten minutes.
+const RETRIED_WITHIN: Duration = Duration::from_mins(15);
 
 /// A conversation.
 #[derive(Debug, Clone)]
@@ -32,7 +41,9 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    fn of(session: &Session) -> Self {
+    /// A session as a conversation.
+    #[must_use]
+    pub fn of(session: &Session) -> Self {
         let member = |member: json::Member<'_>| {
             // A session may hold more than texts there; a conversation does not.
             let value = json::decode_string(member.value);
@@ -76,6 +87,7 @@ impl Service {
         caller: Caller,
         items: &[&RawValue],
         metadata: Option<&RawValue>,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Conversation, ServiceError> {
         self.check_size("metadata", metadata)?;
         let items = self.read_items(items)?;
@@ -85,15 +97,8 @@ impl Service {
             metadata,
             ..CreateRequest::default()
         };
-        let create = CreateSession {
-            key: SessionKey {
-                tenant: caller.tenant,
-                session: self.new_id(),
-            },
-            session: self.new_session(None, request, placement)?,
-            now: self.now(),
-        };
-        let session = self.read_marked(self.database().write(create).await?)?;
+        let new = self.new_session(None, request, placement)?;
+        let session = self.store_session(caller, new, once).await?;
         Ok(Conversation::of(&session))
     }
 
@@ -118,12 +123,13 @@ impl Service {
         caller: Caller,
         id: &str,
         metadata: &RawValue,
+        once: Option<Shown<'_, Session>>,
     ) -> Result<Conversation, ServiceError> {
         let request = PatchRequest {
             metadata: Some(metadata),
             ..PatchRequest::default()
         };
-        let session = self.patch_session(caller, id, request).await?;
+        let session = self.patch_session(caller, id, request, once).await?;
         Ok(Conversation::of(&session))
     }
 
@@ -141,7 +147,8 @@ impl Service {
         Ok(conversation_id(session))
     }
 
-    /// Appends items: all, or none.
+    /// Appends items: all, or none. Those of a request that a client has `retried`, for want of an answer, are not
+    /// stored again if they are the newest there are.
     ///
     /// # Errors
     /// What of the request does not fit; or the database failed.
@@ -150,14 +157,35 @@ impl Service {
         caller: Caller,
         conversation: &str,
         texts: &[&RawValue],
+        retried: bool,
+        once: Option<&RequestKey>,
     ) -> Result<Vec<ShownItem>, ServiceError> {
-        let items = self.read_items(texts)?;
-        let appended = self.append_read(caller, conversation, items, None).await?;
-        let shown = appended.messages.into_iter().map(|row| ShownItem {
-            text: items::show(&row.message, &row.id),
-            id: row.id,
-        });
-        Ok(shown.collect())
+        let since = self.now().minus(RETRIED_WITHIN);
+        let append = ReadAppend {
+            messages: self.read_items(texts)?,
+            expected_last_seq: None,
+            again: if retried {
+                Again::IfNewest { since }
+            } else {
+                Again::No
+            },
+        };
+        let appended = self.append_read(caller, conversation, append, once).await?;
+        Ok(show_appended(appended))
+    }
+
+    /// The items of an append as they were shown when it was made first.
+    ///
+    /// # Errors
+    /// They are not there any more, or the database failed.
+    pub async fn repeat_append_items(
+        &self,
+        caller: Caller,
+        conversation: &str,
+        kept: &Kept,
+    ) -> Result<Vec<ShownItem>, ServiceError> {
+        let appended = self.repeat_append(caller, conversation, kept).await?;
+        Ok(show_appended(appended))
     }
 
     /// Deletes an item: the newest is taken back as a rewind does it, any other is erased.
@@ -211,6 +239,14 @@ impl Service {
         }
         Err(item_not_found(item))
     }
+}
+
+fn show_appended(appended: Appended) -> Vec<ShownItem> {
+    let shown = appended.messages.into_iter().map(|row| ShownItem {
+        text: items::show(&row.message, &row.id),
+        id: row.id,
+    });
+    shown.collect()
 }
 
 fn item_not_found(item: &str) -> ServiceError {

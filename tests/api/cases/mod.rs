@@ -17,6 +17,7 @@ mod s21_s22_content;
 mod s23_order;
 mod s24_tokens;
 mod s27_locks;
+mod s28_repeats;
 mod s29_sizes;
 mod s31_paths;
 mod s33_hijack;

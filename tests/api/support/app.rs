@@ -1,5 +1,6 @@
 //! An application in this process, on a database of its own.
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,8 @@ use super::model::ScriptedModel;
 
 pub struct TestApp {
     pub database: Arc<TestDatabase>,
+    /// Where the metrics are, if they have an address of their own.
+    pub metrics_address: Option<SocketAddr>,
     http: Http,
     variables: Vec<(String, String)>,
     stop: StopHandle,
@@ -66,6 +69,7 @@ impl TestApp {
             .await
             .expect("the application starts on a fresh database");
         let http = Http::new(application.address());
+        let metrics_address = application.metrics_address();
         let stop = application.stop_handle();
         let task = tokio::spawn(async move {
             application
@@ -75,6 +79,7 @@ impl TestApp {
         });
         Self {
             database,
+            metrics_address,
             http,
             variables,
             stop,

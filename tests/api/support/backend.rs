@@ -7,6 +7,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::template;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Sqlite,
@@ -25,7 +27,34 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
+    /// A database with all its tables, and nothing in them.
     pub async fn create(backend: Backend) -> Self {
+        let database = Self::named(backend);
+        match backend {
+            Backend::Sqlite => {
+                let file = database.directory().join("precis.db");
+                std::fs::write(file, template::sqlite().await).expect("the database's file");
+            }
+            Backend::Postgres => {
+                let template = template::postgres(&database.admin_url).await;
+                let from = format!(" TEMPLATE {template}");
+                create_database(&database.admin_url, &database.name, &from).await;
+            }
+        }
+        database
+    }
+
+    /// A database that nobody has migrated yet.
+    pub async fn empty(backend: Backend) -> Self {
+        let database = Self::named(backend);
+        if backend == Backend::Postgres {
+            create_database(&database.admin_url, &database.name, "").await;
+        }
+        database
+    }
+
+    /// Its place; nothing is there yet.
+    fn named(backend: Backend) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the test");
         let name = format!("precis_test_{}", Uuid::now_v7().simple());
         match backend {
@@ -46,7 +75,6 @@ impl TestDatabase {
                          Run ./scripts/test: it finds or starts a server and sets it."
                     )
                 });
-                create_database(&admin_url, &name).await;
                 let mut url = Url::parse(&admin_url)
                     .unwrap_or_else(|cause| panic!("{ADMIN_URL} is not an URL: {cause}"));
                 url.set_path(&format!("/{name}"));
@@ -120,13 +148,13 @@ impl Drop for TestDatabase {
     }
 }
 
-async fn create_database(admin_url: &str, name: &str) {
+async fn create_database(admin_url: &str, name: &str, from: &str) {
     let mut connection = PgConnection::connect(admin_url)
         .await
         .unwrap_or_else(|cause| {
             panic!("the PostgreSQL server of {ADMIN_URL} cannot be reached ({cause}); run ./scripts/test")
         });
-    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE \"{name}\"")))
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE \"{name}\"{from}")))
         .execute(&mut connection)
         .await
         .expect("the user of the test server may create databases");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::HeaderMap;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -68,9 +68,22 @@ pub struct Page {
 
 impl Http {
     pub fn new(address: SocketAddr) -> Self {
+        Self::sending(address, HeaderMap::new())
+    }
+
+    /// The same service, asked with a key.
+    pub fn with_key(&self, key: &str) -> Self {
+        let value = format!("Bearer {key}").parse().expect("a header's value");
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+        Self::sending(self.address, headers)
+    }
+
+    /// A client that sends these headers with every request.
+    fn sending(address: SocketAddr, headers: HeaderMap) -> Self {
         super::install_crypto();
         let client = reqwest::Client::builder()
             .no_proxy()
+            .default_headers(headers)
             // Nothing here speaks TLS; reading the system's certificates takes longer than a test.
             .tls_certs_only([])
             .timeout(Duration::from_mins(1))
@@ -291,7 +304,7 @@ impl Http {
             .expect("a time-out");
         let mut request = b"GET ".to_vec();
         request.extend_from_slice(target);
-        request.extend_from_slice(b" HTTP/1.1\r\nhost: precis.test\r\nconnection: close\r\n\r\n");
+        request.extend_from_slice(b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(&request).expect("the request is sent");
         let mut answer = Vec::new();
         stream

@@ -19,6 +19,7 @@ pub mod sse;
 pub mod stream_model;
 pub mod strict;
 pub mod strict_anthropic;
+pub mod template;
 pub mod tokens;
 
 pub use app::TestApp;

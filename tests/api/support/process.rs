@@ -21,17 +21,20 @@ pub struct Process {
 impl Process {
     /// Starts `precis` on the database and waits until it has printed its address.
     pub fn start(database: &TestDatabase, variables: &[(String, String)]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_precis"));
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRECIS_")) {
-            command.env_remove(name);
-        }
-        let mut child = command
-            .current_dir(database.directory())
-            .envs(base_variables(&database.url))
+        Self::start_logging_to(database, variables, Stdio::inherit())
+    }
+
+    /// The same, with its log going there.
+    pub fn start_logging_to(
+        database: &TestDatabase,
+        variables: &[(String, String)],
+        log: Stdio,
+    ) -> Self {
+        let mut child = command(database)
             .envs(variables.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(log)
             .spawn()
             .expect("the binary starts");
         let stdout = child.stdout.take().expect("stdout is a pipe");
@@ -107,6 +110,18 @@ impl Drop for Process {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// The binary on this database, told nothing by the environment of the tests.
+pub fn command(database: &TestDatabase) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_precis"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRECIS_")) {
+        command.env_remove(name);
+    }
+    command
+        .current_dir(database.directory())
+        .envs(base_variables(&database.url));
+    command
 }
 
 fn api_address(line: &str) -> Option<SocketAddr> {

@@ -1,0 +1,78 @@
+//! Bytes that a tenant stores.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::until;
+use crate::support::messages::user;
+use crate::support::{Backend, Reply, TestApp};
+
+/// The refusal, which says how to come back.
+#[track_caller]
+fn full(reply: &Reply) {
+    let problem = reply.problem(403, "STORAGE_QUOTA_EXCEEDED");
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("`storedBytes` of 20000 "), "{reply}");
+    assert!(detail.contains("Delete sessions"), "{reply}");
+    assert_eq!(reply.header("retry-after"), None, "time does not heal it");
+}
+
+fn text(bytes: usize) -> String {
+    user(&"x".repeat(bytes))
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_more_than_may_be_stored_is_refused_until_something_is_deleted(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::with(backend, &[("PRECIS_TENANTS__STORED_BYTES", "20000")]).await;
+    let large = app.create_with(&[text(15_000)]).await;
+    let small = app.create_with(&[text(100)]).await;
+    let message = format!("[{}]", text(10_000));
+    let first: Value = serde_json::from_str(&text(10_000)).expect("JSON");
+
+    full(&app.append_raw(&small, &message).await);
+    full(&app.post("/sessions", &json!({"messages": [first]})).await);
+    full(&app.fork(&large, &json!({})).await);
+    let id = app.history(&small).await.remove(0).id;
+    full(&app.replace(&small, &id, &text(10_000)).await);
+    assert_eq!(
+        app.session(&small).await["lastSeq"],
+        1,
+        "nothing was stored"
+    );
+    // What fits is stored, and reading goes on.
+    app.append_raw(&small, &format!("[{}]", text(100)))
+        .await
+        .expect(201);
+    app.context(&large).await;
+    let tenant = app.get("/admin/tenants/default").await.expect(200).json();
+    let used = tenant["usedBytes"].as_u64().expect("bytes");
+    assert!((15_200..16_000).contains(&used), "{tenant}");
+    // Who comes new to the database counts what is there.
+    let second = app.spawn_second().await;
+    full(&second.append_raw(&small, &message).await);
+
+    app.delete(&format!("/sessions/{large}")).await.expect(204);
+    until(201, || app.append_raw(&small, &message)).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raised_limit_lets_in_at_once(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::with(backend, &[("PRECIS_TENANTS__STORED_BYTES", "20000")]).await;
+    let id = app.create_with(&[text(15_000)]).await;
+    let message = format!("[{}]", text(10_000));
+    full(&app.append_raw(&id, &message).await);
+    let raised = json!({"storedBytes": 30_000});
+    app.patch("/admin/tenants/default", &raised)
+        .await
+        .expect(200);
+    app.append_raw(&id, &message).await.expect(201);
+    let none = json!({"storedBytes": 0});
+    app.patch("/admin/tenants/default", &none).await.expect(200);
+    app.append_raw(&id, &message).await.expect(201);
+}
