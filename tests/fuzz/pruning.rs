@@ -45,6 +45,7 @@ impl Session {
                 tool_name: placed.tool_name.clone(),
                 calls: message.calls,
                 content_digest: message.content_digest,
+                joins: message.role == Role::Assistant && !placed.starts_group,
                 erased: self.erased.contains(&placed.seq),
                 carried: self.carried.get(&placed.seq).map(|edit| Carried {
                     rule: edit.rule,

@@ -50,7 +50,8 @@ impl Estate {
         match parameter {
             "id" if operation.is_admins() => self.key.clone(),
             "id" => self.session.clone(),
-            "messageId" => self.message.clone(),
+            "conversation_id" => self.session.replace("sess_", "conv_"),
+            "messageId" | "item_id" => self.message.clone(),
             "turnId" => self.turn.clone(),
             "version" | "n" => "1".to_owned(),
             "name" if operation.is_admins() => "blue".to_owned(),
@@ -105,6 +106,8 @@ async fn another_tenants_things_are_unknown_everywhere(
     let estate = Estate::of(&owner, key["id"].as_str().expect("an id").to_owned()).await;
     let stranger = holder(&app, "red", &["admin"]).await;
     let unknown_key = "0".repeat(32);
+    let conversation = estate.session.replace("sess_", "conv_");
+    let nobodys = UNKNOWN.replace("sess_", "conv_");
     let before = estate.seen(&owner).await;
 
     let mut walked = 0;
@@ -122,6 +125,7 @@ async fn another_tenants_things_are_unknown_everywhere(
         }
         let ids = [
             (estate.session.as_str(), UNKNOWN),
+            (conversation.as_str(), nobodys.as_str()),
             (estate.key.as_str(), unknown_key.as_str()),
             ("ours", "nobody"),
             ("blue", "nowhere"),

@@ -7,6 +7,7 @@ mod errors;
 mod list;
 mod mixed;
 mod pop;
+mod retries;
 mod types;
 
 use serde::Deserialize;

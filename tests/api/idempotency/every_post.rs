@@ -7,6 +7,13 @@ use serde_json::{Value, json};
 use super::{Stage, everything, is_repeated, keyed, long_session};
 use crate::support::{Backend, Http};
 
+/// The session of an address; empty if it has none.
+fn session_of(path: &str) -> &str {
+    let mut parts = path.trim_start_matches("/v1").split('/').skip(1);
+    let of_one = matches!(parts.next(), Some("sessions" | "conversations"));
+    parts.next().filter(|_| of_one).unwrap_or_default()
+}
+
 /// The paths that take a POST.
 fn posts() -> Vec<String> {
     let document: Value =
@@ -32,6 +39,16 @@ async fn request(http: &Http, path: &str) -> (String, String) {
         "/sessions/{id}/fork" => json!({"atSeq": 6, "title": "copy"}),
         "/sessions/{id}/compact" => json!({"compactCount": 50}),
         "/sessions/{id}/context" => json!({"contextWindow": 100_000, "format": "anthropic"}),
+        "/v1/conversations" => {
+            json!({"items": [{"role": "user", "content": "a"}], "metadata": {"k": "v"}})
+        }
+        "/v1/conversations/{conversation_id}" => json!({"metadata": {"k": "v"}}),
+        "/v1/conversations/{conversation_id}/items" => {
+            json!({"items": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+        }
+        "/v1/responses/compact" => {
+            json!({"conversation": id, "input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+        }
         "/sessions/{id}/reopen" => {
             http.post_empty(&format!("/sessions/{id}/close"))
                 .await
@@ -59,6 +76,7 @@ async fn request(http: &Http, path: &str) -> (String, String) {
     };
     let filled = path
         .replace("{id}", &id)
+        .replace("{conversation_id}", &id)
         .replace("{version}", "0")
         .replace("{turnId}", &turn);
     let body = match body {
@@ -80,7 +98,7 @@ async fn every_post_is_done_once(#[values(Backend::Sqlite, Backend::Postgres)] b
         let first = keyed(app, &path, "the-key", &body).await;
         assert!((200..300).contains(&first.status), "{first}");
         let after = everything(app).await;
-        let inert = path.ends_with("/cancel");
+        let inert = path.ends_with("/cancel") || path == "/v1/responses/compact";
         assert!(inert || after != before, "{path} does something");
         for _ in 0..2 {
             let again = keyed(app, &path, "the-key", &body).await;
@@ -92,7 +110,7 @@ async fn every_post_is_done_once(#[values(Backend::Sqlite, Backend::Postgres)] b
         assert!(everything(app).await == after, "{path}: it is done once");
         seen += 1;
     }
-    assert!(seen >= 12, "{seen} routes take a POST");
+    assert!(seen >= 16, "{seen} routes take a POST");
 }
 
 #[rstest]
@@ -110,10 +128,7 @@ async fn an_answer_outlives_what_comes_after_it(
         let first = keyed(app, &path, "the-key", &body).await;
         assert!((200..300).contains(&first.status), "{first}");
         // A summary, a shorter list of what is shown, another title; and at last a session that takes nothing.
-        let (session, _) = path["/sessions".len()..]
-            .trim_start_matches('/')
-            .split_once('/')
-            .unwrap_or_default();
+        let session = session_of(&path);
         if !session.is_empty() {
             let session = session.to_owned();
             let reopen = format!("/sessions/{session}/reopen");
@@ -145,11 +160,11 @@ async fn a_refusal_is_not_kept(#[values(Backend::Sqlite, Backend::Postgres)] bac
     let stage = Stage::new(backend).await;
     let app = &stage.app;
     for path in posts() {
-        if path == "/sessions" || path.contains("/turns/") {
+        let (path, body) = request(app, &path).await;
+        let id = session_of(&path).to_owned();
+        if id.is_empty() || path.contains("/turns/") {
             continue;
         }
-        let (path, body) = request(app, &path).await;
-        let id = path.split('/').nth(2).expect("an id").to_owned();
         let reopens = path.ends_with("/reopen");
         // Nothing is taken by a session that is closed, but what reads it, or is no write.
         app.post_empty(&format!("/sessions/{id}/close"))

@@ -45,7 +45,7 @@ pub async fn tell(http: &Http, dice: &mut Dice, steps: usize) -> Vec<String> {
 async fn act(http: &Http, dice: &mut Dice, id: &str, step: usize) -> Option<String> {
     let length = usize::try_from(20 + dice.below(900)).expect("a length");
     let text = format!("s{step} \u{e9} {}", "words ".repeat(length / 6));
-    match dice.below(22) {
+    match dice.below(27) {
         0..=5 => {
             let array = format!(
                 "[{},\n {}]",
@@ -93,6 +93,15 @@ async fn act(http: &Http, dice: &mut Dice, id: &str, step: usize) -> Option<Stri
                 drop(http.replace(id, &item.id, &user("edited")).await);
             }
         }
+        21..=24 => append_items(http, id, step, &text).await,
+        25 => {
+            let path = format!("/v1/conversations/{id}/items");
+            let list = http.get(&format!("{path}?limit=4")).await.expect(200).json();
+            let at = usize::try_from(dice.below(4)).expect("an index");
+            if let Some(item) = list["data"][at]["id"].as_str() {
+                drop(http.delete(&format!("{path}/{item}")).await);
+            }
+        }
         _ => {
             let body = json!({"title": "a fork"});
             let fork = http.fork(id, &body).await.expect(201).json();
@@ -100,6 +109,21 @@ async fn act(http: &Http, dice: &mut Dice, id: &str, step: usize) -> Option<Stri
         }
     }
     None
+}
+
+/// An answer as the items that it consists of, with one result, and something that no context shows.
+async fn append_items(http: &Http, id: &str, step: usize, text: &str) {
+    let items = json!([
+        {"type": "reasoning", "id": format!("rs_{step}"), "summary": [], "encrypted_content": text},
+        {"role": "assistant", "content": [{"type": "output_text", "text": text, "annotations": []}]},
+        {"type": "function_call", "call_id": format!("i{step}"), "name": "look", "arguments": "{}"},
+        {"type": "function_call", "call_id": format!("j{step}"), "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": format!("i{step}"), "output": text},
+        {"type": "something_new", "text": text},
+    ]);
+    let path = format!("/v1/conversations/{id}/items");
+    // A fork's items have the ids of the session's, so the same step may be refused there.
+    drop(http.post(&path, &json!({ "items": items })).await);
 }
 
 /// Everything that can be read of a session, as the bytes that come; `shown` stands for its id.
@@ -113,6 +137,7 @@ pub async fn everything(http: &Http, id: &str, shown: &str) -> Vec<(String, Stri
         "/context?format=anthropic".to_owned(),
         "/stats".to_owned(),
         "/turns".to_owned(),
+        "/items".to_owned(),
     ];
     let session = http.session(id).await;
     assert!(session["lastSeq"].as_u64() < Some(1_000), "one page");
@@ -124,7 +149,11 @@ pub async fn everything(http: &Http, id: &str, shown: &str) -> Vec<(String, Stri
     }
     let mut all = Vec::new();
     for path in paths {
-        let reply = http.get(&format!("/sessions/{id}{path}")).await;
+        let address = match path.as_str() {
+            "/items" => format!("/v1/conversations/{id}/items?limit=100&order=asc"),
+            _ => format!("/sessions/{id}{path}"),
+        };
+        let reply = http.get(&address).await;
         let body = String::from_utf8(reply.body.to_vec()).expect("UTF-8");
         let body = stable(&body.replace(id, shown));
         all.push((path, format!("{} {body}", reply.status)));

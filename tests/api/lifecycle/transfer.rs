@@ -56,6 +56,8 @@ async fn sessions_are_the_same_in_another_database(
         r#""fill":""#,
         r#""kind":"replaced""#,
         r#""kind":"rewound""#,
+        r#""item":"{"#,
+        r#""item":"","#,
     ] {
         assert!(text.contains(seen), "the stories have {seen}");
     }

@@ -21,6 +21,36 @@ fn text(bytes: usize) -> String {
     user(&"x".repeat(bytes))
 }
 
+/// Items count as they came, whatever a context shows of them, until they are deleted.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn items_count_with_what_no_context_shows(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::with(backend, &[("PRECIS_TENANTS__STORED_BYTES", "20000")]).await;
+    let made = app.post("/v1/conversations", &json!({})).await.expect(200);
+    let id = made.json()["id"].as_str().expect("an id").to_owned();
+    let path = format!("/v1/conversations/{id}/items");
+    let item = json!({"type": "something_new", "data": "x".repeat(12_000)});
+    let body = json!({ "items": [item] });
+    let first = app.post(&path, &body).await.expect(200).json();
+    app.post(&path, &json!({"items": [{"role": "user", "content": "a"}]}))
+        .await
+        .expect(200);
+    full(&app.post(&path, &body).await);
+    full(&app.post("/v1/conversations", &body).await);
+    full(&app.fork(&id, &json!({})).await);
+    let used = |tenant: Value| tenant["usedBytes"].as_u64().expect("bytes");
+    let tenant = app.get("/admin/tenants/default").await.expect(200).json();
+    assert!((12_000..13_000).contains(&used(tenant)));
+
+    let item = first["data"][0]["id"].as_str().expect("an id");
+    app.delete(&format!("{path}/{item}")).await.expect(200);
+    let tenant = app.get("/admin/tenants/default").await.expect(200).json();
+    assert!(used(tenant) < 1_000, "an erased item takes no room");
+    until(200, || app.post(&path, &body)).await;
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_more_than_may_be_stored_is_refused_until_something_is_deleted(

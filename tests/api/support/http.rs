@@ -360,6 +360,9 @@ impl Reply {
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
         assert_eq!(self.status, status, "expected {status} {code}, got: {self}");
+        if self.is_v1() {
+            return self.openai_error(code);
+        }
         let media_type = self.header("content-type").unwrap_or_default();
         assert!(
             media_type.starts_with("application/problem+json"),
@@ -388,6 +391,27 @@ impl Reply {
             "`requestId` is the x-request-id of the reply: {self}"
         );
         body
+    }
+
+    /// Whether it comes from a route that answers in the shape of OpenAI's API.
+    pub fn is_v1(&self) -> bool {
+        self.request.contains(" /v1/")
+    }
+
+    /// An error as OpenAI's clients read it, in the words of a problem.
+    #[track_caller]
+    fn openai_error(&self, code: &str) -> Value {
+        let media_type = self.header("content-type");
+        assert_eq!(media_type, Some("application/json"), "{self}");
+        let body = self.json();
+        let expected = match code {
+            "UNAUTHENTICATED" => "invalid_api_key".to_owned(),
+            "RATE_LIMITED" => "rate_limit_exceeded".to_owned(),
+            code => code.to_ascii_lowercase(),
+        };
+        let error = &body["error"];
+        assert_eq!(error["code"], expected.as_str(), "{self}");
+        serde_json::json!({"code": code, "status": self.status, "detail": error["message"]})
     }
 
     /// A problem whose `errors` name this place.

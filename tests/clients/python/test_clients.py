@@ -105,7 +105,6 @@ class Conversations(unittest.TestCase):
         stored = self.client.responses.compact(model="gpt-5", extra_body={"conversation": id})
         self.assertEqual(stored.output[0].content[0].text, "Change src/lib.rs")
 
-    @unittest.skipUnless(os.environ.get("PRECIS_RETRIES") == "1", "the service does not know retries yet")
     def test_a_lost_answer_does_not_double_an_append(self):
         with openai.OpenAI(base_url=LOSSY, api_key="any") as client:
             made = client.conversations.create(items=[say("user", "first")], metadata={"name": "lossy"})
