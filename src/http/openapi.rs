@@ -10,7 +10,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::problem::Code;
 use super::schema::DOCUMENTS;
-use super::shapes;
+use super::{shapes, v1};
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -122,6 +122,7 @@ fn document() -> Value {
         "/paths/~1sessions~1{id}~1compact/post",
         "/paths/~1sessions~1{id}~1fork/post",
         "/paths/~1sessions~1{id}~1context/post",
+        "/paths/~1v1~1conversations/post",
     ] {
         let body = document.pointer_mut(&format!("{path}/requestBody"));
         if let Some(body) = body.and_then(Value::as_object_mut) {
@@ -133,7 +134,7 @@ fn document() -> Value {
         .pointer_mut("/components/schemas")
         .and_then(Value::as_object_mut)
     {
-        for (name, text) in DOCUMENTS {
+        for (name, text) in DOCUMENTS.into_iter().chain(v1::DOCUMENTS) {
             schemas.insert(name.to_owned(), component(text));
         }
         if let Some(code) = schemas
@@ -152,7 +153,12 @@ fn document() -> Value {
 
 /// A schema document as a component of the OpenAPI document.
 fn component(text: &str) -> Value {
-    let text = text.replace("\"message.json\"", "\"#/components/schemas/ChatMessage\"");
+    let text = text
+        .replace("\"message.json\"", "\"#/components/schemas/ChatMessage\"")
+        .replace(
+            "\"item.json\"",
+            "\"#/components/schemas/ConversationItemInput\"",
+        );
     let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("$schema");

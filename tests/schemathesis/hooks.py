@@ -18,7 +18,7 @@ OF_STATE = {
     "CONTEXT_OVERFLOW": "",
     "SUMMARY_NOT_SMALLER": "",
     "INVALID_PARAMETER": r"is no cursor of this list|must hold a word|words or phrases",
-    "VALIDATION_FAILED": r"is not the name in the path|`/precis/id` differs|of the same role|have the same `id`|nothing to answer|Anthropic's form",
+    "VALIDATION_FAILED": r"is not the name in the path|`/precis/id` differs|of the same role|have the same `id`|nothing to answer|nothing to compact|is a part of|Anthropic's form",
 }
 
 
@@ -40,7 +40,9 @@ def right_requests_are_taken(ctx, response, case):
     """As the tool's own check, but for refusals that come from what is stored."""
     if response.status_code in (400, 422):
         problem = json.loads(response.content)
-        pattern = OF_STATE.get(problem["code"])
-        if pattern is not None and re.search(pattern, problem["detail"]):
+        # Under /v1 errors have the shape of OpenAI's.
+        error = problem.get("error", problem)
+        pattern = OF_STATE.get(error["code"].upper())
+        if pattern is not None and re.search(pattern, error.get("detail") or error["message"]):
             return None
     return positive_data_acceptance(ctx, response, case)

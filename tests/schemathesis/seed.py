@@ -43,5 +43,6 @@ def plant(base, headers, count):
         ask("POST", f"{path}/context", {"contextWindow": 128000})
         turn = ask("POST", f"{path}/turns", {"messages": [message("user", "And in the sun?")]})
         messages = ask("GET", f"{path}/messages")["data"]
-        found.append({"id": session, "messageId": messages[-2]["id"], "turnId": turn["id"], "version": 1, "n": 1, "name": "coder"})
+        named = {"conversation_id": session.replace("sess_", "conv_"), "item_id": messages[-2]["id"]}
+        found.append(named | {"id": session, "messageId": messages[-2]["id"], "turnId": turn["id"], "version": 1, "n": 1, "name": "coder"})
     return found

@@ -18,26 +18,6 @@ use crate::service::{Answered, Caller, CompactItems, CompactedItems, CompactionF
 
 const TAG: &str = "Conversations";
 
-/// What is compacted.
-#[derive(Debug, ToSchema)]
-#[schema(as = CompactResponse)]
-#[expect(dead_code, reason = "describes what the route reads")]
-pub struct CompactBody {
-    /// Any name: the summary is written by the summarizer that the server has.
-    model: Option<String>,
-    /// A text, which stands for a user's message, or items.
-    #[schema(value_type = Option<serde_json::Value>)]
-    input: Option<String>,
-    /// A stored conversation, by its id or as `{"id": …}`; its items stand before `input`. It is not changed.
-    #[schema(value_type = Option<serde_json::Value>)]
-    conversation: Option<String>,
-    /// What the summarizer is told beside its prompt.
-    instructions: Option<String>,
-    /// `message` (the default): the summary comes back as a message that any model reads; `item`: as a `compaction`
-    /// item, which only this service reads.
-    compaction_format: Option<String>,
-}
-
 /// What came of it.
 #[derive(Debug, ToSchema)]
 #[schema(as = CompactedResponse)]
@@ -75,7 +55,7 @@ pub struct UsageBody {
 #[utoipa::path(
     tag = TAG,
     request_body(
-        content = CompactBody,
+        content = ref("#/components/schemas/CompactResponse"),
         content_type = "application/json",
         example = json!({"model": "gpt-5", "input": [{"role": "user", "content": "What grows in shade?"}, {"role": "assistant", "content": "Ferns, hostas, ivy."}]})
     ),

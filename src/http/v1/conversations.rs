@@ -79,36 +79,13 @@ pub struct DeletedBody {
     deleted: bool,
 }
 
-/// What a conversation is created with.
-#[derive(Debug, ToSchema)]
-#[schema(as = CreateConversation)]
-#[expect(dead_code, reason = "describes what the route reads")]
-pub struct CreateBody {
-    /// First items, all or none.
-    #[schema(value_type = Option<Vec<Object>>)]
-    items: Option<Vec<String>>,
-    /// At most 16 texts; names of at most 64 characters, values of at most 512.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<String>,
-}
-
-/// What is changed in a conversation.
-#[derive(Debug, ToSchema)]
-#[schema(as = UpdateConversation)]
-#[expect(dead_code, reason = "describes what the route reads")]
-pub struct UpdateBody {
-    /// At most 16 texts; names of at most 64 characters, values of at most 512.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<String>,
-}
-
 /// Create a conversation
 ///
 /// It is a session: `/sessions/{id}` takes its id too, and its context is what a model should see.
 #[utoipa::path(
     tag = TAG,
     request_body(
-        content = CreateBody,
+        content = ref("#/components/schemas/CreateConversation"),
         content_type = "application/json",
         example = json!({"items": [{"type": "message", "role": "user", "content": "What grows in shade?"}], "metadata": {"topic": "garden"}})
     ),
@@ -163,7 +140,7 @@ pub async fn get_conversation(
     tag = TAG,
     params(("conversation_id" = String, Path, description = "The conversation's id, or the session's.", example = "conv_019acf0b2a7c7d1e9f00aabbccddeeff"),),
     request_body(
-        content = UpdateBody,
+        content = ref("#/components/schemas/UpdateConversation"),
         content_type = "application/json",
         example = json!({"metadata": {"topic": "garden"}})
     ),

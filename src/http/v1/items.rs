@@ -47,15 +47,6 @@ pub struct ListBody {
     has_more: bool,
 }
 
-/// What is appended.
-#[derive(Debug, ToSchema)]
-#[schema(as = CreateConversationItems)]
-#[expect(dead_code, reason = "describes what the route reads")]
-pub struct CreateBody {
-    /// The items, all or none; as many as an append to a session takes.
-    items: Vec<ItemBody>,
-}
-
 fn list(items: &[ShownItem], has_more: bool) -> Result<HttpResponse, Problem> {
     let id = |item: Option<&ShownItem>| to_text(&item.map_or("", |item| item.id.as_str()));
     let (first, last) = (id(items.first())?, id(items.last())?);
@@ -91,7 +82,7 @@ fn refuse_query(request: &HttpRequest) -> Result<(), Problem> {
         ("include" = Option<Vec<String>>, Query, description = "Taken and without effect: everything that is stored is shown."),
     ),
     request_body(
-        content = CreateBody,
+        content = ref("#/components/schemas/CreateConversationItems"),
         content_type = "application/json",
         example = json!({"items": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What grows in shade?"}]}]})
     ),

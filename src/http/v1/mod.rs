@@ -13,6 +13,31 @@ pub use error::{document, is_path, status};
 
 use utoipa_actix_web::service_config::ServiceConfig;
 
+/// The schemas of what is taken here, each with the name of its component in the OpenAPI document. They describe; what is
+/// read is checked by `read` and `domain::items`, which let pass what they do not know.
+pub const DOCUMENTS: [(&str, &str); 5] = [
+    (
+        "ConversationItemInput",
+        include_str!("../../../schemas/item.json"),
+    ),
+    (
+        "CreateConversation",
+        include_str!("../../../schemas/conversation-create.json"),
+    ),
+    (
+        "UpdateConversation",
+        include_str!("../../../schemas/conversation-update.json"),
+    ),
+    (
+        "CreateConversationItems",
+        include_str!("../../../schemas/items-create.json"),
+    ),
+    (
+        "CompactResponse",
+        include_str!("../../../schemas/items-compact.json"),
+    ),
+];
+
 /// Every route under `/v1`.
 pub fn routes(config: &mut ServiceConfig<'_>) {
     config

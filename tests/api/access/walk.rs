@@ -72,7 +72,10 @@ async fn nothing_is_told_without_a_key(
         }
         reply.problem(401, "UNAUTHENTICATED");
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
-        assert_eq!(bare(&reply), *first[usize::from(reply.is_v1())].get_or_insert_with(|| bare(&reply)));
+        assert_eq!(
+            bare(&reply),
+            *first[usize::from(reply.is_v1())].get_or_insert_with(|| bare(&reply))
+        );
         // Nor is the body looked at.
         let text = [("content-type", "text/plain")];
         let reply = app
@@ -85,7 +88,13 @@ async fn nothing_is_told_without_a_key(
             .await;
         reply.problem(401, "UNAUTHENTICATED");
     }
-    for path in ["/nowhere", "/sessions/x/nowhere", "/health", "/admin", "/v1/nowhere"] {
+    for path in [
+        "/nowhere",
+        "/sessions/x/nowhere",
+        "/health",
+        "/admin",
+        "/v1/nowhere",
+    ] {
         app.get(path).await.problem(401, "UNAUTHENTICATED");
     }
     app.with_key(ADMIN)

@@ -114,7 +114,9 @@ async fn a_compaction_under_a_key_is_repeated_from_the_same_items(
     };
     let first = ask().await.expect(200);
     let path = format!("/v1/conversations/{id}/items");
-    app.post(&path, &json!({ "items": items })).await.expect(200);
+    app.post(&path, &json!({ "items": items }))
+        .await
+        .expect(200);
     let again = ask().await.expect(200);
     assert!(again.body == first.body, "{again}\n\n{first}");
     assert_eq!(again.header("idempotency-replayed"), Some("true"));

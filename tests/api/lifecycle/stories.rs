@@ -96,7 +96,11 @@ async fn act(http: &Http, dice: &mut Dice, id: &str, step: usize) -> Option<Stri
         21..=24 => append_items(http, id, step, &text).await,
         25 => {
             let path = format!("/v1/conversations/{id}/items");
-            let list = http.get(&format!("{path}?limit=4")).await.expect(200).json();
+            let list = http
+                .get(&format!("{path}?limit=4"))
+                .await
+                .expect(200)
+                .json();
             let at = usize::try_from(dice.below(4)).expect("an index");
             if let Some(item) = list["data"][at]["id"].as_str() {
                 drop(http.delete(&format!("{path}/{item}")).await);
