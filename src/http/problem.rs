@@ -218,6 +218,12 @@ impl Problem {
         self
     }
 
+    /// A part of the request that is not what it must be.
+    fn at(pointer: impl Into<String>, message: impl Into<String>, detail: String) -> Self {
+        let at = FieldError::new(pointer, message);
+        Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+    }
+
     /// A parameter of the path or the query that is not what it must be.
     #[must_use]
     pub fn parameter(name: &str, message: impl Into<String>) -> Self {
@@ -337,8 +343,7 @@ impl From<ServiceError> for Problem {
                 Self::new(Code::Forbidden, detail)
             }
             E::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
-            E::InvalidKey { member, problem } => Self::new(Code::ValidationFailed, detail)
-                .with_errors(vec![FieldError::new(format!("/{member}"), problem)]),
+            E::InvalidKey { member, problem } => Self::at(format!("/{member}"), problem, detail),
             E::TenantNotFound { .. } => Self::new(Code::TenantNotFound, detail),
             E::LimitReached { retry_after, .. } => {
                 Self::new(Code::RateLimited, detail).with_retry_after(retry_after)
@@ -351,17 +356,14 @@ impl From<ServiceError> for Problem {
             E::MessageNotFound { .. } | E::ItemNotFound { .. } => {
                 Self::new(Code::MessageNotFound, detail)
             }
-            E::PartOfMessage { .. } => Self::new(Code::ValidationFailed, detail)
-                .with_errors(vec![FieldError::new("item_id", "is a part of a message")]),
-            E::NothingToCompact => Self::new(Code::ValidationFailed, detail)
-                .with_errors(vec![FieldError::new("/input", "nothing to compact")]),
+            E::PartOfMessage { .. } => Self::at("item_id", "is a part of a message", detail),
+            E::NothingToCompact => Self::at("/input", "nothing to compact", detail),
             E::AgentNotFound { .. } => Self::new(Code::AgentNotFound, detail),
             E::CompactionNotFound { .. } => Self::new(Code::CompactionNotFound, detail),
             E::DispatchNotFound { .. } => Self::new(Code::DispatchNotFound, detail),
             E::NotMappable(fault) => {
                 let pointer = format!("/messages/{}{}", fault.index, fault.pointer);
-                let at = FieldError::new(pointer, fault.to_string());
-                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+                Self::at(pointer, fault.to_string(), detail)
             }
             E::SessionClosed => Self::new(Code::SessionClosed, detail),
             E::SequenceConflict { .. } => Self::new(Code::SequenceConflict, detail),
@@ -384,18 +386,11 @@ impl From<ServiceError> for Problem {
                     Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
                 }
             },
-            E::IdentityChanged(identity) => {
-                let at = FieldError::new(identity.pointer(), "may not change");
-                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
-            }
+            E::IdentityChanged(identity) => Self::at(identity.pointer(), "may not change", detail),
             E::VersionStale { .. } => Self::new(Code::CompactionConflict, detail),
-            E::TooManyMessages { .. } => {
-                let at = FieldError::new("/messages", detail.clone());
-                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
-            }
+            E::TooManyMessages { .. } => Self::at("/messages", detail.clone(), detail),
             E::MemberTooLarge { member, .. } => {
-                let at = FieldError::new(format!("/{member}"), detail.clone());
-                Self::new(Code::ValidationFailed, detail).with_errors(vec![at])
+                Self::at(format!("/{member}"), detail.clone(), detail)
             }
             E::MessageTooLarge { .. } | E::ConversationTooLarge { .. } => {
                 Self::new(Code::PayloadTooLarge, detail)
@@ -414,8 +409,7 @@ impl From<ServiceError> for Problem {
             E::TurnInProgress { retry_after } => {
                 Self::new(Code::TurnInProgress, detail).with_retry_after(retry_after)
             }
-            E::NothingToAnswer => Self::new(Code::ValidationFailed, detail)
-                .with_errors(vec![FieldError::new("/messages", "nothing to answer")]),
+            E::NothingToAnswer => Self::at("/messages", "nothing to answer", detail),
             E::TurnOver => Self::new(Code::TurnCancelled, detail),
             E::TurnInterrupted => {
                 Self::new(Code::TurnInterrupted, detail).with_retry_after(RETRY_AFTER)

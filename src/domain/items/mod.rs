@@ -124,7 +124,7 @@ pub fn erased(shown: &str) -> Result<Message, MessageFault> {
         shown
     };
     let mut message = Message::read(text)?;
-    message.body = shown.to_owned();
+    shown.clone_into(&mut message.body);
     message.item = Some(String::new());
     Ok(message)
 }

@@ -103,7 +103,7 @@ pub async fn compact_response(
         form,
     };
     let key = body.key();
-    let work = service.compact_items(caller, &request, key);
+    let work = Box::pin(service.compact_items(caller, &request, key));
     Ok(match service.once_costly(caller, key, work).await? {
         Answered::First(compacted) => answer(&compacted),
         Answered::Again(kept) => {

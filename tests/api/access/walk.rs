@@ -11,12 +11,11 @@ use crate::support::{Backend, TestApp};
 fn anything(parameter: &str) -> String {
     match parameter {
         "id" => "sess_019acf0b2a7c7d1e9f00aabbccddeeff",
-        "messageId" => "msg_none",
+        "messageId" | "item_id" => "msg_none",
         "turnId" => "turn_019acf0b2a7c7d1e9f00aabbccddeeff",
         "version" | "n" => "1",
         "name" => "nobody",
         "conversation_id" => "conv_019acf0b2a7c7d1e9f00aabbccddeeff",
-        "item_id" => "msg_none",
         other => panic!("a route has a parameter `{other}`, which the walk does not know"),
     }
     .to_owned()
