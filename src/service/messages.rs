@@ -245,6 +245,7 @@ impl Service {
             messages,
             expected_last_seq,
             again,
+            head: self.database().heads().find(key),
             now: self.now(),
         };
         let keep = move |outcome: &Result<AppendOutcome, AppendRefusal>| match outcome {
@@ -253,6 +254,9 @@ impl Service {
         };
         let outcome = self.write_once(key.tenant, once, append, keep).await?;
         let outcome = outcome.map_err(|refusal| append_refused(refusal, session))?;
+        if let Some(head) = outcome.head {
+            self.database().heads().remember(key, head);
+        }
         self.inner.metrics.count_append(echo.len(), bytes);
         if outcome.made_due {
             self.inner.due.notify_one();

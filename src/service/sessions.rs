@@ -12,8 +12,8 @@ use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Placement, Tail, place};
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, Part, PruningPolicy, lay_over};
 use crate::storage::{
-    ChangeSession, CreateSession, DaysEdit, Edit, HideSession, Kept, NewSession, ResetSession,
-    SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
+    ChangeSession, CreateSession, DaysEdit, Edit, Head, HideSession, Kept, NewSession,
+    ResetSession, SessionChange, SessionFilter, SessionKey, SessionRow, StorageError, WriteRefusal,
 };
 
 /// Whole numbers up to here are exact as floats.
@@ -217,6 +217,7 @@ impl Service {
         let row = self
             .write_once(caller.tenant, request, create, keep)
             .await?;
+        self.database().heads().remember(key, Head::of(&row)?);
         self.read_marked(row)
     }
 

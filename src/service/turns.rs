@@ -173,6 +173,7 @@ impl Service {
                 messages: self.read_messages(&request.messages)?,
                 expected_last_seq: None,
                 again: crate::storage::Again::No,
+                head: None,
                 now,
             },
             model: at.model.clone(),

@@ -11,7 +11,9 @@ use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
 use tokio::sync::broadcast;
 
 use super::writer::{SqliteWriter, write_postgres};
-use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both, reading};
+use super::{
+    Conn, Heads, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both, reading,
+};
 use tracing::Instrument;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -89,6 +91,8 @@ pub enum Database {
         readers: SqlitePool,
         /// The queue of the writer, which owns its connection.
         writer: SqliteWriter,
+        /// What is remembered of sessions.
+        heads: Heads,
         /// What is watched.
         watch: StorageWatch,
     },
@@ -98,6 +102,8 @@ pub enum Database {
         pool: PgPool,
         /// Told of what is committed.
         signals: Signals,
+        /// What is remembered of sessions.
+        heads: Heads,
         /// What is watched.
         watch: StorageWatch,
     },
@@ -150,6 +156,7 @@ impl Database {
                 Ok(Self::Sqlite {
                     readers,
                     writer,
+                    heads: Heads::new(),
                     watch,
                 })
             }
@@ -163,6 +170,7 @@ impl Database {
                 Ok(Self::Postgres {
                     pool,
                     signals,
+                    heads: Heads::new(),
                     watch,
                 })
             }
@@ -241,11 +249,20 @@ impl Database {
                     pool,
                     signals,
                     watch,
+                    ..
                 } => write_postgres(pool, signals, watch, write).await,
             }
         };
         // A write may be large; one future of it is enough.
         Box::pin(written.instrument(span)).await
+    }
+
+    /// What is remembered of sessions that were written to through this handle and its clones.
+    #[must_use]
+    pub fn heads(&self) -> &Heads {
+        match self {
+            Self::Sqlite { heads, .. } | Self::Postgres { heads, .. } => heads,
+        }
     }
 
     /// What is committed through this handle and its clones from now on.

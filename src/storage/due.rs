@@ -103,14 +103,21 @@ impl SessionRow {
     /// How large its context is with these running numbers, about: edits of pruning and messages that are
     /// shown again are not looked at.
     pub(super) fn load(&self, counters: &Counters) -> Load {
+        load(self.summary_balance(), self.compact_size, counters)
+    }
+
+    /// Tokens of the summary, without those of what it stands for.
+    pub(super) fn summary_balance(&self) -> i64 {
         let summary = self.compact_summary.as_deref().map_or(0, summary_tokens);
-        Load {
-            tokens: counters.instruction_tokens
-                + i64::try_from(summary).unwrap_or(i64::MAX)
-                + counters.tokens
-                - self.compact_tokens,
-            messages: counters.positions - self.compact_size,
-        }
+        i64::try_from(summary).unwrap_or(i64::MAX) - self.compact_tokens
+    }
+}
+
+/// How large a context is of a session with these running numbers, whose summary adds so many tokens.
+pub(super) fn load(summary_balance: i64, compact_size: i64, counters: &Counters) -> Load {
+    Load {
+        tokens: counters.instruction_tokens + summary_balance + counters.tokens,
+        messages: counters.positions - compact_size,
     }
 }
 

@@ -1,20 +1,21 @@
 //! Messages: appending them, listing them, finding one.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use futures_util::future::BoxFuture;
 
 use super::due::Marking;
-use super::events;
+use super::heads::Head;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
     insert_text, on_both, one_more, reading, take_page,
 };
+use super::{events, quick};
 use crate::domain::event::Event;
 use crate::domain::message::Message;
-use crate::domain::pairing::{PairingFault, Placed, Tail, place};
+use crate::domain::pairing::{PairingFault, Placed, Placement, Tail, place};
 
 /// A message with its place, as it is inserted.
 pub type NewRow = Placed;
@@ -30,6 +31,8 @@ pub struct AppendMessages {
     pub expected_last_seq: Option<i64>,
     /// How messages are known that are there already.
     pub again: Again,
+    /// What is remembered of the session.
+    pub head: Option<Arc<Head>>,
     /// When.
     pub now: Timestamp,
 }
@@ -76,6 +79,8 @@ pub struct AppendOutcome {
     pub made_due: bool,
     /// The end of the history now.
     pub tail: Tail,
+    /// What to remember of the session, if anything was stored.
+    pub head: Option<Head>,
 }
 
 /// Why an append is refused; nothing of it is stored.
@@ -105,8 +110,21 @@ pub enum AppendRefusal {
 impl Write for AppendMessages {
     type Output = Result<AppendOutcome, AppendRefusal>;
 
+    fn quick<'t>(
+        &'t self,
+        conn: &'t mut Conn<'_>,
+    ) -> Option<BoxFuture<'t, Result<Option<Self::Output>>>> {
+        let head = self.quick_head()?;
+        Some(Box::pin(self.append_quick(conn, head)))
+    }
+
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
+            if let Some(quick) = self.quick(conn)
+                && let Some(outcome) = quick.await?
+            {
+                return Ok(outcome);
+            }
             match lock_idle(conn, self.key, self.now).await? {
                 Ok(session) => self.append(conn, &session).await,
                 Err(refusal) => Ok(Err(AppendRefusal::Session(refusal))),
@@ -115,7 +133,73 @@ impl Write for AppendMessages {
     }
 }
 
+/// What an append writes.
+pub(super) struct Step {
+    pub(super) placement: Placement,
+    pub(super) marking: Marking,
+    /// The session behind it.
+    pub(super) head: Head,
+}
+
+impl Step {
+    /// Places messages behind a head; `Err`: which of them has no place, and why.
+    pub(super) fn plan(
+        head: &Head,
+        messages: Vec<(String, Message)>,
+        now: Timestamp,
+    ) -> Result<Result<Self, (usize, PairingFault)>> {
+        let placement = match place(head.counters, head.tail.clone(), messages) {
+            Ok(placement) => placement,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let load = || head.load(&placement.counters);
+        let marking = Marking::of(&head.policy, head.standing, load, now)?;
+        let due = marking.due_at.is_some();
+        let head = head.behind(placement.counters, placement.tail.clone(), due, now);
+        Ok(Ok(Self {
+            placement,
+            marking,
+            head,
+        }))
+    }
+}
+
 impl AppendMessages {
+    /// The head behind which one statement may append, if no message may be there already.
+    fn quick_head(&self) -> Option<&Head> {
+        let head = self.head.as_deref().filter(|head| head.is_plain())?;
+        let expected = self.expected_last_seq;
+        let is_expected = expected.is_none_or(|expected| expected == head.counters.last_seq);
+        let named = |(_, message): &(String, Message)| message.annotations.id.is_some();
+        let is_new = self.again == Again::No && !self.messages.iter().any(named);
+        let fits = quick::fits(self.messages.len());
+        (is_expected && is_new && fits).then_some(head)
+    }
+
+    /// Appends behind a head in one statement. `None`: the session has moved on, or it would be refused, which is for
+    /// its row to say.
+    async fn append_quick(
+        &self,
+        conn: &mut Conn<'_>,
+        head: &Head,
+    ) -> Result<Option<Result<AppendOutcome, AppendRefusal>>> {
+        let Ok(step) = Step::plan(head, self.messages.clone(), self.now)? else {
+            return Ok(None);
+        };
+        if !quick::append(conn, self.key, head, &step, self.now).await? {
+            return Ok(None);
+        }
+        let rows = step.placement.rows.iter();
+        Ok(Some(Ok(AppendOutcome {
+            stored: rows.map(|row| StoredRef::new(row, self.now)).collect(),
+            last_seq: step.placement.counters.last_seq,
+            compact_size: head.compact_size,
+            made_due: step.marking.due_at.is_some(),
+            tail: step.placement.tail,
+            head: Some(step.head),
+        })))
+    }
+
     /// Appends to a session whose row is held. A refusal is decided before anything is written.
     pub(super) async fn append(
         &self,
@@ -136,60 +220,66 @@ impl AppendMessages {
                 }
             }
         }
-        let mut last_seq = session.last_seq;
-        let mut tail = session.tail()?;
+        let before = Head::of(session)?;
+        let mut outcome = AppendOutcome {
+            stored: Vec::new(),
+            last_seq: session.last_seq,
+            compact_size: session.compact_size,
+            made_due: false,
+            tail: before.tail.clone(),
+            head: None,
+        };
         let mut stored = known;
-        let mut made_due = false;
         if !fresh.is_empty() {
+            let last_seq = session.last_seq;
             if self
                 .expected_last_seq
                 .is_some_and(|expected| expected != last_seq)
             {
                 return Ok(Err(AppendRefusal::Sequence { last_seq }));
             }
-            let placement = match place(session.counters(), tail, fresh) {
-                Ok(placement) => placement,
+            let step = match Step::plan(&before, fresh, self.now)? {
+                Ok(step) => step,
                 Err((at, fault)) => {
                     let index = origins.get(at).copied().unwrap_or(at);
                     return Ok(Err(AppendRefusal::Pairing { index, fault }));
                 }
             };
-            insert(conn, self.key, &placement.rows, self.now).await?;
-            let load = || session.load(&placement.counters);
-            let policy = &session.auto_compact;
-            let marking = Marking::of(policy, session.standing(), load, self.now)?;
-            made_due = marking.due_at.is_some();
-            store_counters(
-                conn,
-                self.key,
-                &placement.counters,
-                &placement.tail,
-                1,
-                marking,
-                self.now,
-            )
-            .await?;
-            // The session's row, which this write holds, says what number is next.
-            if let Some(event) = appended(&placement.rows) {
-                let number = session.event_seq + 1;
-                events::insert(conn, self.key, number, &[event], self.now).await?;
-            }
-            last_seq = placement.counters.last_seq;
-            tail = placement.tail;
-            for row in placement.rows {
+            self.store(conn, session, &step).await?;
+            outcome.made_due = step.marking.due_at.is_some();
+            outcome.last_seq = step.placement.counters.last_seq;
+            outcome.tail = step.placement.tail;
+            outcome.head = Some(step.head);
+            for row in step.placement.rows {
                 stored.insert(row.id.clone(), StoredRef::new(&row, self.now));
             }
         }
         let in_order = self.messages.iter().map(|(id, _)| stored.get(id).cloned());
-        Ok(Ok(AppendOutcome {
-            stored: in_order
-                .collect::<Option<_>>()
-                .ok_or(StorageError::Corrupt("an appended message has no row"))?,
-            last_seq,
-            compact_size: session.compact_size,
-            made_due,
-            tail,
-        }))
+        outcome.stored = in_order
+            .collect::<Option<_>>()
+            .ok_or(StorageError::Corrupt("an appended message has no row"))?;
+        Ok(Ok(outcome))
+    }
+
+    async fn store(&self, conn: &mut Conn<'_>, session: &SessionRow, step: &Step) -> Result<()> {
+        let placement = &step.placement;
+        insert(conn, self.key, &placement.rows, self.now).await?;
+        store_counters(
+            conn,
+            self.key,
+            &placement.counters,
+            &placement.tail,
+            1,
+            step.marking,
+            self.now,
+        )
+        .await?;
+        // The session's row, which this write holds, says what number is next.
+        if let Some(event) = appended(&placement.rows) {
+            let number = session.event_seq + 1;
+            events::insert(conn, self.key, number, &[event], self.now).await?;
+        }
+        Ok(())
     }
 
     /// The messages of this request that were stored before, by id. Unless they are sent again, only a client's ids can be.
@@ -269,11 +359,11 @@ impl StoredRef {
     }
 }
 
-fn units(row: &Placed) -> i64 {
+pub(super) fn units(row: &Placed) -> i64 {
     i64::try_from(row.message.size.units).unwrap_or(i64::MAX)
 }
 
-fn tokens(row: &Placed) -> i64 {
+pub(super) fn tokens(row: &Placed) -> i64 {
     i64::try_from(row.message.tokens).unwrap_or(i64::MAX)
 }
 
@@ -294,14 +384,22 @@ pub(super) fn calls_text(message: &Message) -> Result<Option<String>> {
 }
 
 /// Values that differ from row to row.
-const ROW_VALUES: usize = 21;
+pub(super) const ROW_VALUES: usize = 21;
+
+/// The columns of a row that is appended: those that are the same in every row, then the others.
+macro_rules! appended_columns {
+    () => {
+        "tenant_id, session_id, created_at, seq, position, id, role, starts_turn, starts_group, incomplete, length, \
+         tokens, length_before, tokens_before, bytes_before, call_index, tool_name, body_digest, content_digest, \
+         calls, usage, fill, item, body"
+    };
+}
+pub(super) use appended_columns;
 
 static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
     CHUNKS.map(|rows| {
         insert_text(
-            "INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
-             starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, \
-             call_index, tool_name, body_digest, content_digest, calls, usage, fill, item, body) VALUES ",
+            concat!("INSERT INTO messages (", appended_columns!(), ") VALUES "),
             3,
             ROW_VALUES,
             rows,
@@ -332,6 +430,37 @@ pub(super) async fn insert(
     Ok(())
 }
 
+/// Binds the values of a row that differ from row to row.
+macro_rules! bind_row {
+    ($query:expr, $row:expr) => {{
+        let row: &crate::domain::pairing::Placed = $row;
+        let calls = $crate::storage::messages::calls_text(&row.message)?;
+        $query
+            .bind(row.seq)
+            .bind(row.position)
+            .bind(&row.id)
+            .bind(row.message.role.as_str())
+            .bind(row.starts_turn)
+            .bind(row.starts_group)
+            .bind(row.message.annotations.incomplete)
+            .bind($crate::storage::messages::units(row))
+            .bind($crate::storage::messages::tokens(row))
+            .bind(row.before.length)
+            .bind(row.before.tokens)
+            .bind(row.before.bytes)
+            .bind(row.call_index)
+            .bind($crate::storage::spell(row.tool_name.as_deref()))
+            .bind(row.message.body_digest.to_vec())
+            .bind(row.message.content_digest.to_vec())
+            .bind(calls)
+            .bind($crate::storage::messages::usage_text(&row.message))
+            .bind(&row.fill)
+            .bind(&row.message.item)
+            .bind(&row.message.body)
+    }};
+}
+pub(super) use bind_row;
+
 async fn insert_chunk(
     conn: &mut Conn<'_>,
     key: SessionKey,
@@ -345,29 +474,7 @@ async fn insert_chunk(
             .bind(key.session)
             .bind(now);
         for row in rows {
-            let calls = calls_text(&row.message)?;
-            query = query
-                .bind(row.seq)
-                .bind(row.position)
-                .bind(&row.id)
-                .bind(row.message.role.as_str())
-                .bind(row.starts_turn)
-                .bind(row.starts_group)
-                .bind(row.message.annotations.incomplete)
-                .bind(units(row))
-                .bind(tokens(row))
-                .bind(row.before.length)
-                .bind(row.before.tokens)
-                .bind(row.before.bytes)
-                .bind(row.call_index)
-                .bind(super::spell(row.tool_name.as_deref()))
-                .bind(row.message.body_digest.to_vec())
-                .bind(row.message.content_digest.to_vec())
-                .bind(calls)
-                .bind(usage_text(&row.message))
-                .bind(&row.fill)
-                .bind(&row.message.item)
-                .bind(&row.message.body);
+            query = bind_row!(query, row);
         }
         query.execute(c).await.map(drop)
     })?;

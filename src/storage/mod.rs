@@ -23,6 +23,7 @@ mod edits;
 mod elisions;
 mod events;
 mod forks;
+mod heads;
 mod items;
 mod keys;
 mod landmarks;
@@ -30,6 +31,7 @@ mod leases;
 mod listen;
 mod messages;
 mod once;
+mod quick;
 mod retention;
 mod rewrites;
 mod search;
@@ -66,6 +68,7 @@ pub use edits::{EditMessage, EditRefusal};
 pub use elisions::{ElisionRow, NewElision, PlanRow, TailRow};
 pub use events::{DeleteOldEvents, EventHead, EventRow, MOST_SESSIONS, News, RecentEvents, Signal};
 pub use forks::Fork;
+pub use heads::{Head, Heads};
 pub use items::DeleteItem;
 pub use keys::{CreateKey, RevokeKey, StoredKey};
 pub use landmarks::Aim;
@@ -198,6 +201,8 @@ pub enum Conn<'c> {
 pub struct Held<'c, C> {
     conn: &'c mut C,
     signals: Vec<Signal>,
+    /// A transaction is open.
+    within: bool,
 }
 
 impl<'c, C> Held<'c, C> {
@@ -205,6 +210,7 @@ impl<'c, C> Held<'c, C> {
         Self {
             conn,
             signals: Vec::new(),
+            within: true,
         }
     }
 }
@@ -230,6 +236,23 @@ impl<'c> Conn<'c> {
 
     fn postgres(conn: &'c mut PgConnection) -> Self {
         Self::Postgres(Held::new(conn))
+    }
+
+    /// The connection outside of any transaction.
+    fn alone(mut self) -> Self {
+        match &mut self {
+            Self::Sqlite(held) => held.within = false,
+            Self::Postgres(held) => held.within = false,
+        }
+        self
+    }
+
+    /// Whether a transaction is open.
+    fn is_within(&self) -> bool {
+        match self {
+            Self::Sqlite(held) => held.within,
+            Self::Postgres(held) => held.within,
+        }
     }
 
     /// Tells of something once it is committed.
@@ -323,6 +346,15 @@ pub trait Write: Send + Sync + 'static {
     /// Whether it takes content away for good, which must then not linger in SQLite's log either.
     fn erases(&self) -> bool {
         false
+    }
+
+    /// Tries it as one statement, which is a transaction of its own where none is open; nothing, unless it can be. If
+    /// that gives `None`, nothing was written, and it is to be run.
+    fn quick<'t>(
+        &'t self,
+        _conn: &'t mut Conn<'_>,
+    ) -> Option<BoxFuture<'t, Result<Option<Self::Output>>>> {
+        None
     }
 
     /// Runs in a transaction that is committed if this gives `Ok`.

@@ -314,6 +314,7 @@ impl Write for EndTurn {
                         messages: vec![answer.message],
                         expected_last_seq: None,
                         again: super::Again::No,
+                        head: None,
                         now: self.now,
                     };
                     match append.append(conn, &session).await? {
