@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 pub use self::keys::{create_key, list_keys, revoke_key};
 use self::watched::{banner, bind_watched};
-use crate::config::{self, AutoCompactSettings, ModelSettings, PruningSettings, Settings};
+use crate::config::{
+    self, AutoCompactSettings, ModelSettings, PruningSettings, Settings, Synchronous,
+};
 use crate::domain::plan::Boundary;
 use crate::domain::policy::{AutoCompactPolicy, CompactionPolicy, PruningPolicy, When};
 use crate::domain::prompt;
@@ -160,6 +162,7 @@ fn database_options(settings: &Settings) -> Options {
         readers: settings.database.readers,
         acquire_timeout: settings.database.acquire_timeout(),
         busy_timeout: settings.database.busy_timeout(),
+        synced: settings.database.synchronous == Synchronous::Full,
     }
 }
 

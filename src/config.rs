@@ -97,6 +97,15 @@ pub struct DatabaseSettings {
     pub readers: u32,
     pub acquire_timeout_seconds: u64,
     pub busy_timeout_seconds: u64,
+    pub synchronous: Synchronous,
+}
+
+/// When SQLite has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Synchronous {
+    Full,
+    Normal,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -71,6 +71,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt("database.readers", Takes::Whole(1, 256)),
     opt("database.acquire_timeout_seconds", Takes::Whole(1, 300)),
     opt("database.busy_timeout_seconds", Takes::Whole(1, 300)),
+    opt("database.synchronous", Takes::OneOf(&["full", "normal"])),
     opt("http.workers", Takes::Whole(0, 1_024)),
     opt("http.keep_alive_seconds", Takes::Whole(0, 3_600)),
     opt("http.header_timeout_seconds", Takes::Whole(1, 300)),

@@ -80,6 +80,8 @@ pub struct Options {
     pub acquire_timeout: Duration,
     /// How long SQLite waits for another process's lock.
     pub busy_timeout: Duration,
+    /// Whether SQLite has a write on the disk when it answers.
+    pub synced: bool,
 }
 
 /// The database, whichever it is. Cheap to clone.
@@ -114,8 +116,12 @@ fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .filename(path)
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
-        // Acknowledged means stored, also after a power loss: each commit is synced.
-        .synchronous(SqliteSynchronous::Full)
+        // Acknowledged means stored, also after a power loss, unless somebody wishes otherwise: each commit is synced.
+        .synchronous(if options.synced {
+            SqliteSynchronous::Full
+        } else {
+            SqliteSynchronous::Normal
+        })
         .foreign_keys(true)
         .busy_timeout(options.busy_timeout)
         .pragma("secure_delete", "ON")

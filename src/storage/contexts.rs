@@ -139,7 +139,7 @@ pub struct CarriedRow {
 pub struct TailPage {
     /// Their bodies and the results shown between them, joined by commas.
     pub bodies: Option<String>,
-    /// Bytes of their bodies.
+    /// Bytes that they take, as `bytes_before` counts them.
     pub bytes: Option<i64>,
     /// The session's counter when they were read.
     pub rewrites: Option<i64>,
@@ -156,7 +156,7 @@ pub struct ShownMessage {
     pub fill: Option<String>,
     /// What is shown: the stored text, or what the plan puts in its place.
     pub shown: String,
-    /// Bytes of the stored text.
+    /// Bytes that it takes, as `bytes_before` counts them.
     pub bytes: i64,
     /// The session's counter when it was read.
     pub rewrites: Option<i64>,
@@ -166,7 +166,8 @@ pub struct ShownMessage {
 /// whose text is no longer what it was made for is not applied.
 macro_rules! shown {
     () => {
-        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
+        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, fill, \
+         CAST(octet_length(body) + coalesce(octet_length(item), 0) AS BIGINT) AS bytes, \
          coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
          ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
          AND elisions.seq = messages.seq AND elisions.dispatch <= $7 \
@@ -291,7 +292,7 @@ impl Database {
             None => reading!(self, pool => sqlx::query_as(
                 "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN body \
                  ELSE fill || ',' || body END, ',' ORDER BY seq) AS bodies, \
-                 CAST(sum(octet_length(body)) AS BIGINT) AS bytes, \
+                 CAST(sum(octet_length(body) + coalesce(octet_length(item), 0)) AS BIGINT) AS bytes, \
                  (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
                  FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
                  AND position IS NOT NULL"

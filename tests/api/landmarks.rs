@@ -19,6 +19,7 @@ const OPTIONS: Options = Options {
     readers: 2,
     acquire_timeout: Duration::from_secs(5),
     busy_timeout: Duration::from_secs(5),
+    synced: true,
 };
 
 /// Some hundred messages of every kind, the same in every run.

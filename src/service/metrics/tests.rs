@@ -19,6 +19,7 @@ async fn busy(directory: &std::path::Path) -> Metrics {
         readers: 1,
         acquire_timeout: Duration::from_secs(1),
         busy_timeout: Duration::from_secs(1),
+        synced: true,
     };
     let database = Database::open(&url, &options).await.unwrap();
     let live = Live {

@@ -418,6 +418,7 @@ mod tests {
             readers: 1,
             acquire_timeout: Duration::from_secs(10),
             busy_timeout: Duration::from_secs(10),
+            synced: true,
         };
         Database::migrate(&url, &options).await.unwrap();
         let database = Database::open(&url, &options).await.unwrap();
