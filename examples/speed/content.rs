@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::Outcome;
 use crate::load::Kind;
 use crate::wire::{Connection, KeyedRequest, Target};
+use crate::{Outcome, stop};
 
 /// Messages of one append while a session is filled.
 const BATCH: usize = 1_000;
@@ -71,6 +71,7 @@ impl Session {
             let request = target.request("POST", &session.path("messages"), &body);
             expect(connection.exchange(&request)?, 201, &connection)?;
             session.count += count;
+            stop::check()?;
         }
         Ok(session)
     }

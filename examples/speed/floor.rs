@@ -218,7 +218,7 @@ fn commit_groups(mut connection: Connection, jobs: &Receiver<Waiting>) {
         let outcome = commit_group(&mut connection, &group);
         for job in group {
             // Whoever asked may be gone.
-            drop(job.answer.send(outcome.is_ok()));
+            let _heard = job.answer.send(outcome.is_ok());
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
+use crate::{Outcome, stop};
 
 /// Stack of a thread that asks.
 const STACK: usize = 1 << 18;
@@ -93,6 +93,7 @@ fn run<W: Send>(
                 Kind::Write => done.writes.push(took),
                 Kind::Read => done.reads.push(took),
             }
+            stop::check()?;
             if !goes_on(started) {
                 break;
             }

@@ -31,6 +31,7 @@ mod postgres;
 mod process;
 mod report;
 mod rows;
+mod stop;
 mod wire;
 
 use std::error::Error;
@@ -61,6 +62,7 @@ fn main() -> Outcome<()> {
     if let Some(unknown) = options.rows.iter().find(|name| !is_known(name)) {
         return Err(format!("there is no row {unknown}; --list names them").into());
     }
+    stop::listen()?;
     let mut bench = Bench::new(options)?;
     let machine = Machine::here(bench.disk(), bench.memory());
     for entry in &ENTRIES {

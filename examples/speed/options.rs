@@ -9,6 +9,10 @@ use crate::floor::Durability;
 
 /// How fast the service is: every figure a ratio taken in one run.
 #[derive(Debug, Parser)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the switches of a command line"
+)]
 pub struct Options {
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -39,7 +39,9 @@ impl Drop for Server {
 pub struct Memory {
     /// Now.
     pub resident: f64,
-    /// The most it ever was.
+    /// What of that is no part of a file.
+    pub anonymous: f64,
+    /// The most it was since the start, or since it was last [forgotten](Server::forget_peak).
     pub peak: f64,
 }
 
@@ -116,6 +118,12 @@ impl Server {
         Ok(())
     }
 
+    /// From now on counts anew how much memory it has at most.
+    pub fn forget_peak(&self) -> Outcome<()> {
+        let file = format!("/proc/{}/clear_refs", self.process.id());
+        Ok(std::fs::write(file, "5")?)
+    }
+
     /// How much memory it has.
     pub fn memory(&self) -> Outcome<Memory> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
@@ -129,6 +137,7 @@ impl Server {
         };
         Ok(Memory {
             resident: read("VmRSS:")?,
+            anonymous: read("RssAnon:")?,
             peak: read("VmHWM:")?,
         })
     }

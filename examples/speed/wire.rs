@@ -11,7 +11,7 @@ use crate::Outcome;
 /// Stands once in each message, beside its content (so in no summary), and nowhere else.
 const MARK: u8 = b'~';
 /// How long an answer may take: a compaction of a million messages is one.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_mins(15);
 /// Bytes that are read at once.
 const BUFFER: usize = 1 << 18;
 

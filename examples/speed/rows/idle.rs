@@ -13,15 +13,20 @@ const MILLION: usize = 1_000_000;
 
 /// On a file that is not there yet, whose schema is made on the way; and on one of a million messages.
 pub fn idle(bench: &mut Bench, place: Place) -> Outcome<()> {
-    let (mut starts, mut memory) = (Vec::new(), Vec::new());
+    let (mut starts, mut resident, mut anonymous) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.options.rounds() {
         let service = bench.service(place, &[])?;
         std::thread::sleep(REST);
         starts.push(service.server.ready_in.as_secs_f64() * 1e3);
-        memory.push(service.server.memory()?.resident / 1e6);
+        let memory = service.server.memory()?;
+        resident.push(memory.resident / 1e6);
+        anonymous.push(memory.anonymous / 1e6);
     }
     let heading = bench.heading("idle", "resident memory, idle", place, 0)?;
-    bench.push(Row::value(heading, "MB", &memory, Goal::AtMost(30.0)));
+    bench.push(Row::value(heading, "MB", &resident, Goal::AtMost(30.0)));
+    let what = "that of it which is no part of the program's file";
+    let heading = bench.heading("idle", what, place, 0)?;
+    bench.push(Row::value(heading, "MB", &anonymous, Goal::None));
     let what = "start to ready, on a new database";
     let heading = bench.heading("idle", what, place, 0)?;
     bench.push(Row::value(heading, "ms", &starts, Goal::AtMost(100.0)));
