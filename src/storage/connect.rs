@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use log::LevelFilter;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -18,6 +19,9 @@ use tracing::Instrument;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
+
+/// At which level a statement is logged: its text, which holds no values, and how many rows it gave.
+const STATEMENTS: LevelFilter = LevelFilter::Trace;
 
 /// Which database, read from its URL.
 #[derive(Clone)]
@@ -127,7 +131,8 @@ fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .pragma("secure_delete", "ON")
         .pragma("cache_size", "-16000")
         .pragma("journal_size_limit", "67108864")
-        .disable_statement_logging()
+        .log_statements(STATEMENTS)
+        .log_slow_statements(LevelFilter::Off, Duration::MAX)
 }
 
 /// Makes the file for its owner alone: it holds conversations. SQLite gives its companions the same mode.
@@ -170,7 +175,12 @@ impl Database {
                 let pool = PgPoolOptions::new()
                     .max_connections(options.max_connections)
                     .acquire_timeout(options.acquire_timeout)
-                    .connect_with((**connect).clone().disable_statement_logging())
+                    .connect_with(
+                        (**connect)
+                            .clone()
+                            .log_statements(STATEMENTS)
+                            .log_slow_statements(LevelFilter::Off, Duration::MAX),
+                    )
                     .await?;
                 let signals = Signals::new();
                 Ok(Self::Postgres {
