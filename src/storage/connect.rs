@@ -20,6 +20,9 @@ use tracing::Instrument;
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
+/// How long a connection to PostgreSQL is not used before it is asked whether it is still there.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// At which level a statement is logged: its text, which holds no values, and how many rows it gave.
 const STATEMENTS: LevelFilter = LevelFilter::Trace;
 
@@ -175,6 +178,16 @@ impl Database {
                 let pool = PgPoolOptions::new()
                     .max_connections(options.max_connections)
                     .acquire_timeout(options.acquire_timeout)
+                    .test_before_acquire(false)
+                    .before_acquire(|conn, known| {
+                        Box::pin(async move {
+                            // One that was just used is there; asking it would be a round trip for each request.
+                            if known.idle_for >= IDLE {
+                                conn.ping().await?;
+                            }
+                            Ok(true)
+                        })
+                    })
                     .connect_with(
                         (**connect)
                             .clone()

@@ -58,7 +58,7 @@ pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
 pub use connect::{Database, MigrateError, Options, Url, newest_migration};
-pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
+pub use contexts::{ContextHead, ContextStart, OpeningRow, PAGE_BYTES, TailPage, View};
 pub use deletion::{Aged, DeletePiece, HideSession};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
