@@ -34,7 +34,7 @@ pub struct View {
     pub rewrites: i64,
     /// Edits of the dispatches up to this number are applied; `None`: there are none.
     pub plan: Option<i64>,
-    /// Rows of the tail are joined: several items are one message.
+    /// Rows of the tail are joined: several items are one message, or none.
     pub joins: bool,
 }
 
@@ -152,6 +152,8 @@ pub struct ShownMessage {
     pub seq: i64,
     /// It adds no message of its own: it goes on with the one before it, or shows nothing.
     pub joins: bool,
+    /// It is an item of an answer without a text or a call of its own.
+    pub silent: bool,
     /// Results shown before it.
     pub fill: Option<String>,
     /// What is shown: the stored text, or what the plan puts in its place.
@@ -166,7 +168,8 @@ pub struct ShownMessage {
 /// whose text is no longer what it was made for is not applied.
 macro_rules! shown {
     () => {
-        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
+        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, \
+         role = 'assistant' AND length = 0 AND item IS NOT NULL AS silent, fill, CAST(octet_length(body) AS BIGINT) AS bytes, \
          coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
          ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
          AND elisions.seq = messages.seq AND elisions.dispatch <= $7 \
@@ -190,7 +193,7 @@ impl Database {
              status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
              WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
              EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-             AND role = 'assistant' AND NOT starts_group) AS has_joins \
+             AND role = 'assistant' AND (NOT starts_group OR length = 0 AND item IS NOT NULL)) AS has_joins \
              FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
         )
         .bind(key.tenant.0)
@@ -199,7 +202,7 @@ impl Database {
         .await)?)
     }
 
-    /// Instructions, and the first message of the tail.
+    /// Instructions, and the first message of the tail but for items without a text or a call, which may be left out.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -212,7 +215,8 @@ impl Database {
               AND NOT erased AND seq <= $4) AS shown LEFT JOIN \
              (SELECT role AS first_role, starts_turn AS first_starts_turn FROM messages \
               WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
-              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first ON TRUE"
+              AND position IS NOT NULL AND NOT (role = 'assistant' AND length = 0 AND item IS NOT NULL) \
+              ORDER BY seq LIMIT 1) AS first ON TRUE"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -335,7 +339,7 @@ impl Database {
         up_to: i64,
     ) -> Result<Vec<ShownMessage>> {
         Ok(reading!(self, pool => sqlx::query_as(concat!(
-            "SELECT seq, joins, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
+            "SELECT seq, joins, silent, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
              (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
             shown!(),
             ") AS page ORDER BY seq"
