@@ -4,6 +4,7 @@
 -- a context shows of it, empty if it shows nothing.
 ALTER TABLE messages ADD COLUMN item TEXT;
 
--- Rows that add no message of their own to a context: items that go on with the answer of the row before them, and
--- those that show nothing. Whoever builds a context must know whether there are any.
-CREATE INDEX messages_joined ON messages (tenant_id, session_id, seq) WHERE role = 'assistant' AND NOT starts_group;
+-- Rows that may add no message of their own to a context: items that go on with the answer of the row before them,
+-- those that show nothing, and those without a text or a call. Whoever builds a context must know whether there are any.
+CREATE INDEX messages_joined ON messages (tenant_id, session_id, seq)
+    WHERE role = 'assistant' AND (NOT starts_group OR length = 0 AND item IS NOT NULL);

@@ -10,7 +10,7 @@ use actix_web::web::Data;
 
 use super::StartError;
 use crate::config::{Settings, Switch};
-use crate::http::{self, Door, Intake};
+use crate::http::{self, Door, Intake, Refusals};
 use crate::service::{LimitDefaults, Service};
 
 /// What tenants may use, and how many streams of events there may be.
@@ -50,9 +50,17 @@ pub(super) fn bind(
         origins: settings.cors.origins(),
         insecure: settings.insecure_no_auth == Switch::On,
     });
+    let refusals = Data::new(Refusals::default());
     let patience = settings.http.shutdown().as_secs();
     let unread = settings.http.write_timeout();
-    let server = HttpServer::new(move || http::app(service.clone(), door.clone(), intake.clone()))
+    let server = HttpServer::new(move || {
+        http::app(
+            service.clone(),
+            door.clone(),
+            intake.clone(),
+            refusals.clone(),
+        )
+    })
         .workers(settings.http.worker_count())
         .max_connections(settings.http.max_connections)
         .backlog(settings.http.backlog)

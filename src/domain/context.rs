@@ -105,28 +105,42 @@ pub struct Joiner {
     joined: String,
     /// The newest message: what it is made of.
     newest: Vec<String>,
+    /// It has a text or a call, so it is a message that a provider takes.
+    is_sent: bool,
+}
+
+/// A row of a tail.
+#[derive(Debug, Clone, Copy)]
+pub struct TailRow<'a> {
+    /// Results shown before it for calls it interrupted.
+    pub fill: Option<&'a str>,
+    /// It goes on with the message of the row before it.
+    pub joins: bool,
+    /// It is an item of an answer without a text or a call of its own.
+    pub silent: bool,
 }
 
 impl Joiner {
-    /// Takes the next row: what is shown of it, the results shown before it, and whether it adds no message of
-    /// its own.
-    pub fn push(&mut self, shown: String, fill: Option<&str>, joins: bool) {
+    /// Takes the next row with what is shown of it.
+    pub fn push(&mut self, shown: String, row: TailRow<'_>) {
         if shown.is_empty() {
             return;
         }
-        if !joins {
+        if !row.joins {
             self.close();
-            if let Some(fill) = fill {
+            if let Some(fill) = row.fill {
                 self.put(fill);
             }
         }
+        self.is_sent |= !row.silent;
         self.newest.push(shown);
     }
 
+    /// Ends the newest message. An answer that is reasoning alone is left out: no provider takes it.
     fn close(&mut self) {
-        if !self.newest.is_empty() {
-            let message = items::join(&std::mem::take(&mut self.newest));
-            self.put(&message);
+        let newest = std::mem::take(&mut self.newest);
+        if std::mem::take(&mut self.is_sent) {
+            self.put(&items::join(&newest));
         }
     }
 
@@ -176,4 +190,40 @@ pub fn join_tail(messages: &[TailMessage<'_>]) -> String {
                 ..*message
             }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_reasoning_alone_is_left_out() {
+        let thinks = r#"{"role":"assistant","reasoning_content":"hm","content":""}"#;
+        let row = |joins, silent| TailRow {
+            fill: None,
+            joins,
+            silent,
+        };
+        let mut joiner = Joiner::default();
+        joiner.push("1".to_owned(), row(false, false));
+        joiner.push(thinks.to_owned(), row(false, true));
+        joiner.push(thinks.to_owned(), row(true, true));
+        let filled = TailRow {
+            fill: Some("2"),
+            ..row(false, true)
+        };
+        joiner.push(thinks.to_owned(), filled);
+        joiner.push("3".to_owned(), row(false, false));
+        joiner.push(thinks.to_owned(), row(false, true));
+        assert_eq!(joiner.take(false), "1,2,3");
+        let says = r#"{"role":"assistant","content":"a"}"#;
+        joiner.push(says.to_owned(), row(true, false));
+        assert_eq!(
+            joiner.take(true),
+            r#"{"role":"assistant","reasoning_content":"hm","content":"a"}"#
+        );
+        // A chat message that came so is shown so.
+        joiner.push(thinks.to_owned(), row(false, false));
+        assert_eq!(joiner.take(true), thinks);
+    }
 }

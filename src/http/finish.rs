@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::intake::Watched;
 use super::problem::{Code, Problem};
-use super::watch;
+use super::{v1, watch};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -99,7 +99,14 @@ pub async fn finish(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let id = RequestId::of(&request).0;
-    let path = request.path().to_owned();
+    // As the router reads it, which decides whose errors these are.
+    let routed = request.match_info().as_str();
+    let attempt = v1::Try::begin(&request, routed);
+    let path = if v1::is_path(routed) {
+        routed.to_owned()
+    } else {
+        request.path().to_owned()
+    };
     let watched = watch::begin(&request);
     let body = Watched::of(&mut request);
     // A HEAD is answered as a GET would be; the server itself leaves the body out.
@@ -110,6 +117,11 @@ pub async fn finish(
     // Handlers and extractors never fail here: their errors are responses already.
     let response = next.call(request).await?;
     let status = response.status();
+    let failed = response.response().error();
+    let failed = failed.and_then(|error| error.as_error::<Problem>());
+    if let Some(attempt) = attempt.filter(|_| failed.is_some_and(Problem::refuses_for_now)) {
+        attempt.refused();
+    }
     let problem = match response.response().error() {
         Some(error) => Some(problem_of(error, &id, &path)),
         // An empty refusal of the framework, of a page it does not have, say.

@@ -46,6 +46,7 @@ pub use intake::Intake;
 pub use openapi::{openapi_json, route_table};
 pub use problem::{Code, Problem};
 pub use schema::warm_up as schemas_are_sound;
+pub use v1::Refusals;
 pub use watch::watch_app;
 
 use crate::service::Service;
@@ -106,6 +107,7 @@ pub fn app(
     service: Data<Service>,
     door: Data<Door>,
     intake: Data<Intake>,
+    refusals: Data<Refusals>,
 ) -> App<
     impl ServiceFactory<
         ServiceRequest,
@@ -123,6 +125,7 @@ pub fn app(
     app.app_data(service)
         .app_data(door)
         .app_data(intake)
+        .app_data(refusals)
         .service(operations::home)
         .service(operations::docs)
         .service(operations::errors)
@@ -161,7 +164,7 @@ const EXPOSED: [&str; 6] = [
 
 /// What no route takes: a wrong method on a path there is, or a path there is not.
 async fn no_route(request: HttpRequest) -> Result<HttpResponse, Problem> {
-    let methods = openapi::methods_of(request.path());
+    let methods = openapi::methods_of(request.match_info().as_str());
     if methods.is_empty() {
         return Err(Problem::new(
             Code::RouteNotFound,

@@ -244,6 +244,21 @@ impl Problem {
         texts.join(": ")
     }
 
+    /// Whether the request is to be made again, and nothing of it was stored, for certain: it got no further than the
+    /// door, or the database took nothing of it.
+    #[must_use]
+    pub fn refuses_for_now(&self) -> bool {
+        let cause = self.cause.as_deref();
+        match self.code {
+            Code::RateLimited | Code::RequestTimeout | Code::Overloaded => true,
+            Code::StorageUnavailable => matches!(
+                cause.and_then(|cause| cause.downcast_ref()),
+                Some(StorageError::Busy | StorageError::Full(_) | StorageError::Contended(_))
+            ),
+            _ => false,
+        }
+    }
+
     /// What happened, for the client.
     #[must_use]
     pub fn detail(&self) -> &str {
@@ -372,13 +387,8 @@ impl From<ServiceError> for Problem {
                     FieldError::new(format!("/messages/{index}/tool_call_id"), fault.to_string());
                 Self::new(Code::ToolCallNotFound, detail).with_errors(vec![at])
             }
-            E::MessageIdTaken { index } => {
-                let at = FieldError::new(
-                    format!("/messages/{index}/precis/id"),
-                    "another message has this id",
-                );
-                Self::new(Code::IdempotencyConflict, detail).with_errors(vec![at])
-            }
+            E::MessageIdTaken { index } => id_taken(index, "precis/id", detail),
+            E::ItemIdTaken { index } => id_taken(index, "id", detail),
             E::InvalidMessage { index, fault } => match fault {
                 MessageFault::Json(_) => Self::new(Code::InvalidJson, detail),
                 MessageFault::Shape { pointer, problem } => {
@@ -432,6 +442,12 @@ impl From<ServiceError> for Problem {
             E::Internal(text) => internal().with_cause(text),
         }
     }
+}
+
+fn id_taken(index: usize, member: &str, detail: String) -> Problem {
+    let pointer = format!("/messages/{index}/{member}");
+    let at = FieldError::new(pointer, "another one has this id");
+    Problem::new(Code::IdempotencyConflict, detail).with_errors(vec![at])
 }
 
 fn retried(detail: String) -> Problem {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::anthropic;
-use crate::domain::context::{Joiner, Opening, RENDERER_VERSION, summary_tokens};
+use crate::domain::context::{Joiner, Opening, RENDERER_VERSION, TailRow, summary_tokens};
 use crate::storage::{ContextHead, Database, OpeningRow, SessionKey, View};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
@@ -193,7 +193,16 @@ impl TailReader {
             self.check(row.rewrites)?;
             bytes += row.bytes;
             let shown = self.overlay.get(&row.seq).cloned().unwrap_or(row.shown);
-            self.joiner.push(shown, row.fill.as_deref(), row.joins);
+            let (joins, silent) = (row.joins, row.silent);
+            let fill = row.fill.as_deref();
+            self.joiner.push(
+                shown,
+                TailRow {
+                    fill,
+                    joins,
+                    silent,
+                },
+            );
         }
         let is_last = end >= self.view.last_seq;
         Ok((self.joiner.take(is_last), bytes))

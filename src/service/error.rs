@@ -165,6 +165,14 @@ pub enum ServiceError {
         /// Which message of the request.
         index: usize,
     },
+    /// Another item has the id that the client chose.
+    #[error(
+        "messages[{index}]: the conversation has another item with this `id`. Nothing of this request was stored."
+    )]
+    ItemIdTaken {
+        /// Which item of the request.
+        index: usize,
+    },
     /// A message that cannot be taken.
     #[error("messages[{index}]: {fault}")]
     InvalidMessage {

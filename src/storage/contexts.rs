@@ -34,7 +34,7 @@ pub struct View {
     pub rewrites: i64,
     /// Edits of the dispatches up to this number are applied; `None`: there are none.
     pub plan: Option<i64>,
-    /// Rows of the tail are joined: several items are one message.
+    /// Rows of the tail are joined: several items are one message, or none.
     pub joins: bool,
 }
 
@@ -176,6 +176,8 @@ pub struct ShownMessage {
     pub seq: i64,
     /// It adds no message of its own: it goes on with the one before it, or shows nothing.
     pub joins: bool,
+    /// It is an item of an answer without a text or a call of its own.
+    pub silent: bool,
     /// Results shown before it.
     pub fill: Option<String>,
     /// What is shown: the stored text, or what the plan puts in its place.
@@ -190,7 +192,8 @@ pub struct ShownMessage {
 /// whose text is no longer what it was made for is not applied.
 macro_rules! shown {
     () => {
-        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, fill, \
+        "SELECT messages.seq, position, role = 'assistant' AND NOT starts_group AS joins, \
+         role = 'assistant' AND length = 0 AND item IS NOT NULL AS silent, fill, \
          CAST(octet_length(body) + coalesce(octet_length(item), 0) AS BIGINT) AS bytes, \
          coalesce(replacement, body) AS shown FROM messages LEFT JOIN elisions \
          ON elisions.tenant_id = $1 AND elisions.session_id = $2 AND elisions.version = $6 \
@@ -211,7 +214,7 @@ macro_rules! head {
          status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
          WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
          EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-         AND role = 'assistant' AND NOT starts_group) AS has_joins"
+         AND role = 'assistant' AND (NOT starts_group OR length = 0 AND item IS NOT NULL)) AS has_joins"
     };
 }
 
@@ -230,9 +233,11 @@ impl Database {
              (SELECT count(*) FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NULL \
               AND NOT erased) AS instruction_count, \
              (SELECT role FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first_role, \
+              AND position IS NOT NULL AND NOT (role = 'assistant' AND length = 0 AND item IS NOT NULL) \
+              ORDER BY seq LIMIT 1) AS first_role, \
              (SELECT starts_turn FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first_starts_turn, \
+              AND position IS NOT NULL AND NOT (role = 'assistant' AND length = 0 AND item IS NOT NULL) \
+              ORDER BY seq LIMIT 1) AS first_starts_turn, \
              CASE WHEN history_bytes - compact_bytes <= $3 THEN (SELECT string_agg(shown, ',') FROM \
               (SELECT CASE WHEN fill IS NULL OR position = compact_size THEN body ELSE fill || ',' || body END AS shown \
               FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
@@ -260,7 +265,7 @@ impl Database {
         .await)?)
     }
 
-    /// Instructions, and the first message of the tail.
+    /// Instructions, and the first message of the tail but for items without a text or a call, which may be left out.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -273,7 +278,8 @@ impl Database {
               AND NOT erased AND seq <= $4) AS shown LEFT JOIN \
              (SELECT role AS first_role, starts_turn AS first_starts_turn FROM messages \
               WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
-              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first ON TRUE"
+              AND position IS NOT NULL AND NOT (role = 'assistant' AND length = 0 AND item IS NOT NULL) \
+              ORDER BY seq LIMIT 1) AS first ON TRUE"
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -396,7 +402,7 @@ impl Database {
         up_to: i64,
     ) -> Result<Vec<ShownMessage>> {
         Ok(reading!(self, pool => sqlx::query_as(concat!(
-            "SELECT seq, joins, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
+            "SELECT seq, joins, silent, CASE WHEN position = $5 THEN NULL ELSE fill END AS fill, shown, bytes, \
              (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
             shown!(),
             ") AS page ORDER BY seq"

@@ -477,7 +477,8 @@ impl Database {
                 "SELECT rewrites, summary, to_position, to_seq, \
                  bytes_before + octet_length(body) + coalesce(octet_length(item), 0) AS bytes, \
                  EXISTS (SELECT 1 FROM messages AS joined WHERE joined.tenant_id = $1 AND joined.session_id = $2 \
-                 AND joined.role = 'assistant' AND NOT joined.starts_group) AS joins \
+                 AND joined.role = 'assistant' AND (NOT joined.starts_group OR joined.length = 0 \
+                 AND joined.item IS NOT NULL)) AS joins \
                  FROM sessions LEFT JOIN compactions ON compactions.tenant_id = $1 \
                  AND compactions.session_id = $2 AND version = $3 \
                  LEFT JOIN messages ON messages.tenant_id = $1 AND messages.session_id = $2 \

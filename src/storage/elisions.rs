@@ -353,16 +353,25 @@ impl Database {
     /// # Errors
     /// The database gave no answer.
     pub async fn load_joined(&self, key: SessionKey, after: i64, up_to: i64) -> Result<Vec<i64>> {
-        Ok(reading!(self, pool => sqlx::query_scalar(
-            "SELECT seq FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 \
-             AND seq <= $4 AND role = 'assistant' AND NOT starts_group ORDER BY seq"
+        let rows: Vec<(i64, bool, bool)> = reading!(self, pool => sqlx::query_as(
+            "SELECT seq, starts_group, length = 0 AND item IS NOT NULL FROM messages WHERE tenant_id = $1 \
+             AND session_id = $2 AND seq > $3 AND seq <= $4 AND role = 'assistant' ORDER BY seq"
         )
         .bind(key.tenant.0)
         .bind(key.session)
         .bind(after)
         .bind(up_to)
         .fetch_all(pool)
-        .await)?)
+        .await)?;
+        // The first item of an answer with a text or a call adds the message of all of them.
+        let mut is_added = true;
+        let adds_none = |(seq, starts_group, silent): (i64, bool, bool)| {
+            is_added &= !starts_group;
+            let adds = !silent && !is_added;
+            is_added |= adds;
+            (!adds).then_some(seq)
+        };
+        Ok(rows.into_iter().filter_map(adds_none).collect())
     }
 
     /// The message at or before a `seq` with a position: its `seq`, position, and tokens of all up to and with it.

@@ -9,6 +9,7 @@ use super::due::Marking;
 use super::events;
 use super::heads::Head;
 use super::quick::QuickAppend;
+use super::items;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
@@ -212,6 +213,7 @@ impl AppendMessages {
         for (index, (id, message)) in self.messages.iter().enumerate() {
             match known.get(id) {
                 Some(stored) if stored.body_digest == message.body_digest => {}
+                Some(_) if items::is_same(conn, self.key, id, message).await? => {}
                 Some(_) => return Ok(Err(AppendRefusal::IdTaken { index })),
                 None => {
                     fresh.push((id.clone(), message.clone()));

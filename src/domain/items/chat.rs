@@ -50,12 +50,14 @@ fn message(item: &Fields<'_>) -> Result<Option<String>, MessageFault> {
     let Some(role) = Role::parse(&role).filter(|role| *role != Role::Tool) else {
         return Ok(None);
     };
-    let content = if content.starts_with('"') {
-        content.to_owned()
-    } else if role == Role::Assistant {
-        said(content)
-    } else {
-        parts(content, part)
+    let content = match (content.starts_with('"'), role) {
+        (true, Role::Assistant) if content == "\"\"" => return Ok(None),
+        (true, _) => content.to_owned(),
+        (false, Role::Assistant) => match said(content) {
+            Some(said) => said,
+            None => return Ok(None),
+        },
+        (false, _) => parts(content, part),
     };
     let role = role.as_str();
     Ok(Some(format!(r#"{{"role":"{role}","content":{content}}}"#)))
@@ -66,17 +68,40 @@ fn text_part(raw: &str) -> String {
     format!(r#"{{"type":"text","text":{raw}}}"#)
 }
 
-/// What stands for a part that a chat message has no place for: its kind, and how it is named.
-fn marker(kind: &str, name: Option<Cow<'_, str>>) -> String {
-    let text = match name {
-        Some(name) => format!("[{kind}: {name}]"),
-        None => format!("[{kind}]"),
-    };
-    text_part(&json::encode_string(&text))
+/// A part of a chat message's content.
+enum Piece {
+    /// The part's JSON text.
+    Part(String),
+    /// What stands for parts of this kind that a chat message has no place for. Several in a row are shown as one.
+    Marker(String),
+}
+
+impl Piece {
+    fn text(value: &str) -> Self {
+        Self::Part(text_part(value))
+    }
+
+    /// What stands for a part that a chat message has no place for: its kind, and how it is named.
+    fn marker(kind: &str, name: Option<Cow<'_, str>>) -> Self {
+        match name {
+            Some(name) => Self::Part(text_part(&json::encode_string(&format!(
+                "[{kind}: {name}]"
+            )))),
+            None if kind.is_empty() => Self::Marker("part".to_owned()),
+            None => Self::Marker(kind.to_owned()),
+        }
+    }
+
+    fn into_json(self) -> String {
+        match self {
+            Self::Part(part) => part,
+            Self::Marker(kind) => text_part(&json::encode_string(&format!("[{kind}]"))),
+        }
+    }
 }
 
 /// A content value of these parts. A single text is a plain string, which every provider takes.
-fn parts(content: &str, part: fn(&str) -> String) -> String {
+fn parts(content: &str, part: fn(&str) -> Piece) -> String {
     let elements = json::elements(content);
     if elements.is_empty() {
         return "\"\"".to_owned();
@@ -87,8 +112,27 @@ fn parts(content: &str, part: fn(&str) -> String) -> String {
             return text.to_owned();
         }
     }
-    let parts: Vec<_> = elements.into_iter().map(part).collect();
-    format!("[{}]", parts.join(","))
+    list(elements.into_iter().map(part))
+}
+
+/// A list of parts, in which a marker stands for all that follow one another and read the same.
+fn list(pieces: impl Iterator<Item = Piece>) -> String {
+    let mut shown = String::from("[");
+    let mut marked: Option<String> = None;
+    for piece in pieces {
+        let kind = match &piece {
+            Piece::Marker(kind) if marked.as_ref() == Some(kind) => continue,
+            Piece::Marker(kind) => Some(kind.clone()),
+            Piece::Part(_) => None,
+        };
+        marked = kind;
+        if shown.len() > 1 {
+            shown.push(',');
+        }
+        shown.push_str(&piece.into_json());
+    }
+    shown.push(']');
+    shown
 }
 
 fn is_text(part: &Fields<'_>) -> bool {
@@ -101,19 +145,21 @@ fn is_text(part: &Fields<'_>) -> bool {
 }
 
 /// A part of what a user or a developer says.
-fn part(text: &str) -> String {
+fn part(text: &str) -> Piece {
     let part = Fields::of(text);
     let kind = part.text("type").unwrap_or_default();
     match kind.as_ref() {
-        _ if is_text(&part) => text_part(part.raw_text("text").unwrap_or("\"\"")),
+        _ if is_text(&part) => Piece::text(part.raw_text("text").unwrap_or("\"\"")),
         "input_image" | "computer_screenshot" => match part.raw_text("image_url") {
             Some(url) => {
                 let detail = part.raw_text("detail");
                 let detail = detail.map(|detail| format!(r#","detail":{detail}"#));
                 let detail = detail.unwrap_or_default();
-                format!(r#"{{"type":"image_url","image_url":{{"url":{url}{detail}}}}}"#)
+                Piece::Part(format!(
+                    r#"{{"type":"image_url","image_url":{{"url":{url}{detail}}}}}"#
+                ))
             }
-            None => marker(&kind, part.text("file_id")),
+            None => Piece::marker(&kind, part.text("file_id")),
         },
         "input_file" if part.raw("file_data").or(part.raw("file_id")).is_some() => {
             let members = ["file_data", "file_id", "filename"];
@@ -121,32 +167,53 @@ fn part(text: &str) -> String {
                 .into_iter()
                 .filter_map(|name| Some(format!(r#""{name}":{}"#, part.raw_text(name)?)))
                 .collect();
-            format!(r#"{{"type":"file","file":{{{}}}}}"#, members.join(","))
+            Piece::Part(format!(
+                r#"{{"type":"file","file":{{{}}}}}"#,
+                members.join(",")
+            ))
         }
-        "input_file" => marker(&kind, part.text("file_url").or(part.text("filename"))),
-        "input_audio" if part.raw("input_audio").is_some() => text.to_owned(),
-        "" => marker("part", None),
-        _ => marker(&kind, None),
+        "input_file" => Piece::marker(&kind, part.text("file_url").or(part.text("filename"))),
+        "input_audio" if part.raw("input_audio").is_some() => Piece::Part(text.to_owned()),
+        _ => Piece::marker(&kind, None),
     }
 }
 
-/// What the model said: its texts as one string; as parts where a refusal is among them.
-fn said(content: &str) -> String {
+/// What the model said: its texts as one string; as parts where something else is among them. `None`: nothing.
+fn said(content: &str) -> Option<String> {
     let elements = json::elements(content);
-    let refuses = |element: &&str| Fields::of(element).raw("refusal").is_some();
-    if !elements.iter().any(refuses) {
-        let texts = elements
-            .into_iter()
-            .map(|element| Fields::of(element).text("text").unwrap_or_default());
-        return json::encode_string(&texts.collect::<String>());
-    }
-    parts(content, |element| {
+    let mut pieces = Vec::new();
+    let mut texts = Some(String::new());
+    let mut says = false;
+    for element in elements {
         let part = Fields::of(element);
-        match part.raw_text("refusal") {
-            Some(refusal) => format!(r#"{{"type":"refusal","refusal":{refusal}}}"#),
-            None => text_part(part.raw_text("text").unwrap_or("\"\"")),
-        }
-    })
+        let (text, refusal) = (part.text("text"), part.raw_text("refusal"));
+        let piece = match (refusal, text) {
+            (Some(refusal), _) => {
+                says |= refusal != "\"\"";
+                texts = None;
+                Piece::Part(format!(r#"{{"type":"refusal","refusal":{refusal}}}"#))
+            }
+            (None, Some(text)) => {
+                says |= !text.is_empty();
+                if let Some(texts) = &mut texts {
+                    texts.push_str(&text);
+                }
+                Piece::text(part.raw_text("text").unwrap_or("\"\""))
+            }
+            (None, None) if is_text(&part) => continue,
+            (None, None) => {
+                says = true;
+                texts = None;
+                Piece::marker(&part.text("type").unwrap_or_default(), None)
+            }
+        };
+        pieces.push(piece);
+    }
+    if !says {
+        return None;
+    }
+    let texts = texts.map(|texts| json::encode_string(&texts));
+    Some(texts.unwrap_or_else(|| list(pieces.into_iter())))
 }
 
 /// The texts of reasoning that shows itself. What is encrypted is its maker's alone.
@@ -219,7 +286,7 @@ fn output(call: &str, item: &Fields<'_>) -> String {
         Some(text) if text.starts_with('"') => text.to_owned(),
         Some(list) if list.starts_with('[') && is_parts(list) => parts(list, result_part),
         Some(object) if object.starts_with('{') && is_part(object) => {
-            format!("[{}]", result_part(object))
+            list(std::iter::once(result_part(object)))
         }
         Some(other) => json::encode_string(other),
     };
@@ -234,14 +301,14 @@ fn is_parts(list: &str) -> bool {
     json::elements(list).into_iter().all(is_part)
 }
 
-fn result_part(text: &str) -> String {
+fn result_part(text: &str) -> Piece {
     let part = Fields::of(text);
     if is_text(&part) {
-        return text_part(part.raw_text("text").unwrap_or("\"\""));
+        return Piece::text(part.raw_text("text").unwrap_or("\"\""));
     }
     let kind = part.text("type").unwrap_or_default();
     let name = ["file_id", "filename"]
         .into_iter()
         .find_map(|name| part.text(name));
-    marker(&kind, name)
+    Piece::marker(&kind, name)
 }

@@ -1,6 +1,13 @@
 //! How a chat message reads as items: one, or several if it reasons, speaks and calls at once.
 //!
-//! Their ids say which message they come from, so that each can be found again.
+//! Their ids say which message they come from, so that each can be found again: `msg-of-ROW`, `rs-of-ROW`,
+//! `fco-of-ROW`, `fc-0-of-ROW`, `ctc-0-of-ROW`. No item that a client sends may have an id of that form, so
+//! none can be taken for one of these. Letters, digits, `-` and `_` are what model providers take.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
 
 use super::{Fields, shown};
 use crate::domain::json;
@@ -26,70 +33,101 @@ pub fn derive(row: &str, body: &str) -> Vec<Derived> {
         Some(Role::Assistant) => answer(row, &message),
         role => {
             let role = role.unwrap_or(Role::User);
-            vec![said(row, role, message.raw("content").unwrap_or("[]"))]
+            let parts = content_parts(role, message.raw("content").unwrap_or("[]"));
+            vec![said(row, role, &parts)]
         }
     }
 }
 
-/// Ids of rows that an item of this id may come from, the likeliest first.
+/// The id of the row that an item of this id comes from, if it is the id of one that a chat message reads as.
 #[must_use]
-pub fn rows_named(id: &str) -> Vec<&str> {
-    let mut rows = vec![id];
-    for prefix in ["msg_", "rs_", "fco_"] {
-        rows.extend(id.strip_prefix(prefix));
-    }
-    let call = id.strip_prefix("fc_").and_then(|rest| rest.split_once('_'));
-    rows.extend(call.map(|(_, row)| row));
-    rows.retain(|row| !row.is_empty());
-    rows
-}
-
-/// Model providers know a message by the first letters of its id.
-fn message_id(row: &str) -> String {
-    if row.starts_with("msg_") {
-        row.to_owned()
-    } else {
-        format!("msg_{row}")
-    }
-}
-
-fn said(row: &str, role: Role, content: &str) -> Derived {
-    let id = message_id(row);
-    let content = if content.starts_with('"') {
-        shown::content_list(Some(role.as_str()), content)
-    } else {
-        let parts = json::elements(content);
-        let parts: Vec<_> = parts.into_iter().map(|text| part(role, text)).collect();
-        format!("[{}]", parts.join(","))
+pub fn row_of(id: &str) -> Option<&str> {
+    let (kind, row) = id.split_once("-of-")?;
+    let is_kind = match kind.split_once('-') {
+        None => matches!(kind, "msg" | "rs" | "fco"),
+        Some((kind, number)) => {
+            matches!(kind, "fc" | "ctc")
+                && !number.is_empty()
+                && number.bytes().all(|byte| byte.is_ascii_digit())
+        }
     };
+    (is_kind && !row.is_empty()).then_some(row)
+}
+
+/// Whether an item of this id stands for its whole message: what it says.
+#[must_use]
+pub fn is_whole(id: &str) -> bool {
+    id.starts_with("msg-of-")
+}
+
+/// An item with an id of its own in place of that of a chat message's part; any other stays as it is. The same item
+/// gets the same id every time.
+#[must_use]
+pub fn renamed(item: &str) -> String {
+    let mut renamed = item.to_owned();
+    let fields = Fields::of(item);
+    let member = fields.members.iter().find(|member| member.name == "id");
+    let Some((member, id)) = member.and_then(|m| Some((m, json::decode_string(m.value)?))) else {
+        return renamed;
+    };
+    if row_of(&id).is_none() {
+        return renamed;
+    }
+    let mut own = shown::prefix(item).to_owned();
+    for byte in Sha256::digest(id.as_bytes()).iter().take(16) {
+        // Writing into a string does not fail.
+        let _ = write!(own, "{byte:02x}");
+    }
+    let span = member.end - member.value.len()..member.end;
+    renamed.replace_range(span, &json::encode_string(&own));
+    renamed
+}
+
+fn said(row: &str, role: Role, parts: &[String]) -> Derived {
+    let id = format!("msg-of-{row}");
+    let content = parts.join(",");
     let text = format!(
-        r#"{{"id":{},"type":"message","status":"completed","role":"{}","content":{content}}}"#,
+        r#"{{"id":{},"type":"message","status":"completed","role":"{}","content":[{content}]}}"#,
         json::encode_string(&id),
         role.as_str()
     );
     Derived { id, text }
 }
 
+/// A chat message's content as parts of an item's.
+fn content_parts(role: Role, content: &str) -> Vec<String> {
+    if content.starts_with('"') {
+        return vec![text_part(role, content)];
+    }
+    let parts = json::elements(content).into_iter();
+    parts.map(|text| part(role, text)).collect()
+}
+
+/// The part that says a text, given as JSON.
+fn text_part(role: Role, text: &str) -> String {
+    let list = shown::content_list(Some(role.as_str()), text);
+    let element = json::elements(&list).first().map(|part| (*part).to_owned());
+    element.unwrap_or_default()
+}
+
 /// A part of a chat message's content as one of an item's; what has no other spelling stays as it is.
 fn part(role: Role, text: &str) -> String {
     let part = Fields::of(text);
     let kind = part.text("type").unwrap_or_default();
-    let inner = part.raw(&kind).map(Fields::of);
-    match (kind.as_ref(), inner) {
-        ("text", _) => {
-            let text = part.raw_text("text").unwrap_or("\"\"");
-            let list = shown::content_list(Some(role.as_str()), text);
-            let element = json::elements(&list).first().map(|part| (*part).to_owned());
-            element.unwrap_or_default()
-        }
+    match (kind.as_ref(), part.raw(&kind)) {
+        ("text", _) => text_part(role, part.raw_text("text").unwrap_or("\"\"")),
         ("image_url", Some(image)) => {
-            let detail = image.raw_text("detail").unwrap_or("\"auto\"");
-            let url = image.raw_text("url").unwrap_or("\"\"");
+            let members = Fields::of(image);
+            let detail = members.raw_text("detail").unwrap_or("\"auto\"");
+            // Some clients give the address itself.
+            let url = Some(image).filter(|image| image.starts_with('"'));
+            let url = url.or(members.raw_text("url")).unwrap_or("\"\"");
             format!(r#"{{"type":"input_image","image_url":{url},"detail":{detail}}}"#)
         }
-        ("file", Some(file)) => {
-            let members = file.members.iter();
+        ("file", Some(file)) if file.starts_with('{') => {
+            let members = Fields::of(file).members.into_iter();
             let members: Vec<_> = members
+                .filter(|member| member.name != "type")
                 .map(|m| format!("{}:{}", json::encode_string(&m.name), m.value))
                 .collect();
             let comma = if members.is_empty() { "" } else { "," };
@@ -100,7 +138,7 @@ fn part(role: Role, text: &str) -> String {
 }
 
 fn output(row: &str, message: &Fields<'_>) -> Derived {
-    let id = format!("fco_{row}");
+    let id = format!("fco-of-{row}");
     let content = message.raw("content").unwrap_or("\"\"");
     let output = if content.starts_with('[') {
         let parts = json::elements(content);
@@ -124,7 +162,7 @@ fn answer(row: &str, message: &Fields<'_>) -> Vec<Derived> {
     let mut items = Vec::new();
     let thoughts = reasoning::member_texts(&message.members);
     if !thoughts.is_empty() {
-        let id = format!("rs_{row}");
+        let id = format!("rs-of-{row}");
         let parts: Vec<_> = thoughts
             .iter()
             .map(|text| {
@@ -139,35 +177,81 @@ fn answer(row: &str, message: &Fields<'_>) -> Vec<Derived> {
         );
         items.push(Derived { id, text });
     }
-    let calls = json::elements(message.raw("tool_calls").unwrap_or_default());
-    let content = message.raw("content").unwrap_or("[]");
-    if !matches!(content, "\"\"" | "[]") || calls.is_empty() && items.is_empty() {
-        items.push(said(row, Role::Assistant, content));
+    let parts = answer_parts(message);
+    let mut calls: Vec<_> = json::elements(message.raw("tool_calls").unwrap_or_default())
+        .into_iter()
+        .enumerate()
+        .map(|(index, text)| call(row, index, text))
+        .collect();
+    // The older spelling of a call, which has no id.
+    if let Some(text) = message.raw("function_call") {
+        calls.push(named_call(row, calls.len(), None, &Fields::of(text)));
     }
-    let calls = calls.into_iter().enumerate();
-    items.extend(calls.map(|(index, text)| call(row, index, text)));
+    if !parts.is_empty() || calls.is_empty() && items.is_empty() {
+        items.push(said(row, Role::Assistant, &parts));
+    }
+    items.extend(calls);
     items
 }
 
-fn call(row: &str, index: usize, text: &str) -> Derived {
-    let id = format!("fc_{index}_{row}");
-    let call = Fields::of(text);
-    let custom = call.raw("custom").map(Fields::of);
-    let inner = call.raw("function").map(Fields::of);
-    let (kind, with, inner) = match (custom, inner) {
-        (Some(custom), None) => ("custom_tool_call", "input", Some(custom)),
-        (_, inner) => ("function_call", "arguments", inner),
+/// What an assistant's message says: its content, and what stands beside it.
+fn answer_parts(message: &Fields<'_>) -> Vec<String> {
+    let content = message.raw("content").unwrap_or("[]");
+    let mut parts = match content {
+        "\"\"" => Vec::new(),
+        content => content_parts(Role::Assistant, content),
     };
-    let member = |name: &str| {
-        let value = inner.as_ref().and_then(|inner| inner.raw_text(name));
-        value.unwrap_or("\"\"")
+    let refusal = message.raw_text("refusal").filter(|text| *text != "\"\"");
+    parts.extend(refusal.map(|refusal| format!(r#"{{"type":"refusal","refusal":{refusal}}}"#)));
+    let audio = message.raw("audio");
+    parts.extend(audio.map(|_| text_part(Role::Assistant, "\"[audio]\"")));
+    parts
+}
+
+fn call(row: &str, index: usize, text: &str) -> Derived {
+    let call = Fields::of(text);
+    let id = Some(call.raw("id").unwrap_or("\"\""));
+    let custom = call.raw("custom").map(Fields::of);
+    match (custom, call.raw("function").map(Fields::of)) {
+        (Some(custom), None) => custom_call(row, index, id, &custom),
+        (_, function) => {
+            let none = Fields {
+                members: Vec::new(),
+            };
+            named_call(row, index, id, function.as_ref().unwrap_or(&none))
+        }
+    }
+}
+
+/// A call of a function; under its own id if nothing else names it.
+fn named_call(row: &str, index: usize, call_id: Option<&str>, function: &Fields<'_>) -> Derived {
+    let id = format!("fc-{index}-of-{row}");
+    derived_call(id, "function_call", "arguments", call_id, function)
+}
+
+fn custom_call(row: &str, index: usize, call_id: Option<&str>, custom: &Fields<'_>) -> Derived {
+    let id = format!("ctc-{index}-of-{row}");
+    derived_call(id, "custom_tool_call", "input", call_id, custom)
+}
+
+fn derived_call(
+    id: String,
+    kind: &str,
+    with: &str,
+    call_id: Option<&str>,
+    inner: &Fields<'_>,
+) -> Derived {
+    let own = json::encode_string(&id);
+    let call_id = call_id.unwrap_or(&own);
+    let name = inner.raw_text("name").unwrap_or("\"\"");
+    let given = match inner.raw(with) {
+        None => Cow::Borrowed("\"\""),
+        Some(text) if text.starts_with('"') => Cow::Borrowed(text),
+        // Some clients give the arguments as they are read.
+        Some(value) => Cow::Owned(json::encode_string(value)),
     };
     let text = format!(
-        r#"{{"id":{},"type":"{kind}","status":"completed","call_id":{},"name":{},"{with}":{}}}"#,
-        json::encode_string(&id),
-        call.raw("id").unwrap_or("\"\""),
-        member("name"),
-        member(with)
+        r#"{{"id":{own},"type":"{kind}","status":"completed","call_id":{call_id},"name":{name},"{with}":{given}}}"#
     );
     Derived { id, text }
 }

@@ -11,7 +11,7 @@ mod derived;
 mod run;
 mod shown;
 
-pub use derived::{Derived, derive, rows_named};
+pub use derived::{Derived, derive, is_whole, renamed, row_of};
 pub use run::join;
 pub use shown::{compaction, own_summary, prefix, show, summary_message};
 
@@ -131,10 +131,29 @@ pub fn erased(shown: &str) -> Result<Message, MessageFault> {
 
 fn read_id(id: &str) -> Result<String, MessageFault> {
     json::decode_string(id)
-        .filter(|id| (1..=LONGEST_ID).contains(&id.len()))
-        .filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic()))
+        .filter(|id| is_id(id))
         .map(Cow::into_owned)
         .ok_or_else(|| fault("/id", "`id` is 1 to 512 visible ASCII characters"))
+}
+
+/// Whether an item can have this id.
+#[must_use]
+pub fn is_id(id: &str) -> bool {
+    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Refuses an item that is to be stored under an id that only parts of chat messages have.
+///
+/// # Errors
+/// It is one.
+pub fn check_own_id(item: &Message) -> Result<(), MessageFault> {
+    match item.annotations.id.as_deref().and_then(row_of) {
+        None => Ok(()),
+        Some(_) => Err(fault(
+            "/id",
+            "this `id` names a part of a chat message; leave `id` out to have the item stored",
+        )),
+    }
 }
 
 /// The item's type; what has a role and no type is a message.

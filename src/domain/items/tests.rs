@@ -77,6 +77,17 @@ fn calls_outputs_and_reasoning_become_chat_messages() {
             "",
         ),
         (r#"{"type":"never_heard_of","call_id":5}"#, ""),
+        (r#"{"role":"assistant","content":""}"#, ""),
+        (r#"{"role":"assistant","content":null}"#, ""),
+        (r#"{"role":"assistant","content":[]}"#, ""),
+        (
+            r#"{"role":"assistant","content":[{"type":"output_text","text":""},{"type":"refusal","refusal":""}]}"#,
+            "",
+        ),
+        (
+            r#"{"role":"assistant","content":[{"type":"output_text","text":"a"},{"type":"output_audio","transcript":"b"}]}"#,
+            r#"{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"[output_audio]"}]}"#,
+        ),
     ] {
         assert_eq!(chat(item), expected);
     }
@@ -169,8 +180,8 @@ fn a_chat_message_reads_as_items() {
     let body = r#"{"role":"assistant","reasoning_content":"hm","content":"a","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
     let items = derive("m1", body);
     let ids: Vec<_> = items.iter().map(|item| item.id.as_str()).collect();
-    assert_eq!(ids, ["rs_m1", "msg_m1", "fc_0_m1"]);
-    assert!(ids.iter().all(|id| rows_named(id).contains(&"m1")));
+    assert_eq!(ids, ["rs-of-m1", "msg-of-m1", "fc-0-of-m1"]);
+    assert!(ids.iter().all(|id| row_of(id) == Some("m1")));
     let joined: Vec<_> = items.iter().map(|item| chat(&item.text)).collect();
     assert_eq!(join(&joined), body);
     for body in [
@@ -306,4 +317,80 @@ fn the_end_is_rebuilt_from_items() {
             "{items:?}"
         );
     }
+}
+
+#[test]
+fn what_has_no_place_is_marked_once() {
+    let ones = vec!["1"; 100_000].join(",");
+    for role in ["user", "assistant"] {
+        let item =
+            format!(r#"{{"role":"{role}","content":[{ones},{{"type":"x"}},{{"type":"x"}},2]}}"#);
+        assert_eq!(
+            chat(&item),
+            format!(
+                r#"{{"role":"{role}","content":[{{"type":"text","text":"[part]"}},{{"type":"text","text":"[x]"}},{{"type":"text","text":"[part]"}}]}}"#
+            )
+        );
+    }
+    let output = r#"{"type":"function_call_output","call_id":"c","output":[{"type":"x"},{"type":"x"},{"type":"x","file_id":"f"},{"type":"x","file_id":"f"}]}"#;
+    assert_eq!(chat(output).matches("[x]").count(), 1);
+    assert_eq!(chat(output).matches("[x: f]").count(), 2);
+}
+
+#[test]
+fn what_stands_beside_a_text_reads_as_items_too() {
+    let texts = |body: &str| -> Vec<String> {
+        let items = derive("m", body).into_iter();
+        items.map(|item| item.text).collect()
+    };
+    for (body, expected) in [
+        (
+            r#"{"role":"assistant","content":null,"refusal":"no"}"#,
+            r#"{"id":"msg-of-m","type":"message","status":"completed","role":"assistant","content":[{"type":"refusal","refusal":"no"}]}"#,
+        ),
+        (
+            r#"{"role":"assistant","content":"a","refusal":null,"audio":{"id":"x","data":"AA"}}"#,
+            r#"{"id":"msg-of-m","type":"message","status":"completed","role":"assistant","content":[{"type":"output_text","text":"a","annotations":[]},{"type":"output_text","text":"[audio]","annotations":[]}]}"#,
+        ),
+        (
+            r#"{"role":"assistant","content":null,"function_call":{"name":"f","arguments":"{}"}}"#,
+            r#"{"id":"fc-0-of-m","type":"function_call","status":"completed","call_id":"fc-0-of-m","name":"f","arguments":"{}"}"#,
+        ),
+        (
+            r#"{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":{"a": 1.0}}}]}"#,
+            r#"{"id":"fc-0-of-m","type":"function_call","status":"completed","call_id":"c","name":"f","arguments":"{\"a\": 1.0}"}"#,
+        ),
+        (
+            r#"{"role":"user","content":[{"type":"image_url","image_url":"u"}]}"#,
+            r#"{"id":"msg-of-m","type":"message","status":"completed","role":"user","content":[{"type":"input_image","image_url":"u","detail":"auto"}]}"#,
+        ),
+        (
+            r#"{"role":"user","content":[{"type":"file","file":{"type":"x","file_id":"f"}}]}"#,
+            r#"{"id":"msg-of-m","type":"message","status":"completed","role":"user","content":[{"type":"input_file","file_id":"f"}]}"#,
+        ),
+    ] {
+        assert_eq!(texts(body), [expected]);
+    }
+}
+
+#[test]
+fn ids_of_parts_are_known_by_their_form() {
+    for (id, row) in [
+        ("msg-of-a", Some("a")),
+        ("msg-of-msg-of-a", Some("msg-of-a")),
+        ("ctc-12-of-a", Some("a")),
+        ("msg-of-", None),
+        ("fc-of-a", None),
+        ("fc-x-of-a", None),
+        ("rs-1-of-a", None),
+        ("msg_a", None),
+    ] {
+        assert_eq!(row_of(id), row, "{id}");
+    }
+    let item = |id: &str| read(&format!(r#"{{"role":"user","id":"{id}"}}"#)).unwrap();
+    assert!(check_own_id(&item("msg_of_a")).is_ok());
+    assert!(check_own_id(&item("fco-of-a")).is_err());
+    let renamed_once = renamed(r#"{"id":"rs-of-a","type":"reasoning"}"#);
+    assert!(renamed_once.starts_with(r#"{"id":"rs_"#), "{renamed_once}");
+    assert_eq!(renamed(&renamed_once), renamed_once);
 }

@@ -63,7 +63,6 @@ pub struct UsageBody {
         (status = 200, description = "The items to go on with.", body = CompactedBody),
         (status = 400, description = "The body is unreadable, an item cannot be taken, there is nothing to compact, or no shorter summary was found.", body = ErrorBody),
         (status = 404, description = "There is no such conversation.", body = ErrorBody),
-        (status = 409, description = "Two items have one id.", body = ErrorBody),
         (status = 413, description = "The body, an item or the conversation is too large.", body = ErrorBody),
         (status = 415, description = "The body is not JSON.", body = ErrorBody),
         (status = 502, description = "The model that writes summaries gave none that can be used.", body = ErrorBody),

@@ -12,6 +12,7 @@ use super::super::respond::{text, to_text};
 use super::conversations::{ConversationBody, answer};
 use super::error::ErrorBody;
 use super::read::{Fields, INCLUDE, Paging, refuse};
+use super::retries::is_retried;
 use crate::service::{Answered, Caller, ListItems, Service, ShownItem};
 
 const TAG: &str = "Conversations";
@@ -58,13 +59,6 @@ fn list(items: &[ShownItem], has_more: bool) -> Result<HttpResponse, Problem> {
             r#"{{"object":"list","data":[{data}],"first_id":{first},"last_id":{last},"has_more":{has_more}}}"#
         ),
     ))
-}
-
-/// Whether a client makes a request again that it got no answer to, or one that told it to: they say how often.
-fn is_retried(request: &HttpRequest) -> bool {
-    let count = request.headers().get("x-stainless-retry-count");
-    let count = count.and_then(|count| count.to_str().ok()?.parse::<u32>().ok());
-    count.is_some_and(|count| count > 0)
 }
 
 fn refuse_query(request: &HttpRequest) -> Result<(), Problem> {

@@ -8,8 +8,10 @@ mod conversations;
 mod error;
 mod items;
 mod read;
+mod retries;
 
 pub use error::{document, is_path, status};
+pub use retries::{Refusals, Try};
 
 use utoipa_actix_web::service_config::ServiceConfig;
 

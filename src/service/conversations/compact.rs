@@ -112,10 +112,10 @@ impl Material {
     /// Takes an item of a request.
     fn push_item(&mut self, message: &Message, id: &str) {
         let shown = items::show(message.item.as_deref().unwrap_or_default(), id);
-        self.push(message, shown);
+        self.push(message, &shown);
     }
 
-    fn push(&mut self, message: &Message, shown: String) {
+    fn push(&mut self, message: &Message, shown: &str) {
         self.tokens += message.tokens;
         if message.shows_nothing() {
             return;
@@ -127,7 +127,8 @@ impl Material {
             return;
         }
         if message.role == Role::User || message.role.is_instruction() {
-            self.kept.push(shown);
+            // It goes where it has no message to come from.
+            self.kept.push(items::renamed(shown));
         }
         self.units += message.size.units;
         let answered = message.answers.as_ref();
@@ -182,7 +183,7 @@ impl Service {
         let head = self
             .read_conversation(caller, request, &mut material, i64::MAX)
             .await?;
-        let read = self.read_items(&request.input)?;
+        let read = self.read_input(&request.input)?;
         let ids = read.iter().map(|(id, _)| id.clone()).collect();
         for (id, message) in read {
             material.push_item(&message, &id);
@@ -227,11 +228,19 @@ impl Service {
         let mut material = Material::default();
         self.read_conversation(caller, request, &mut material, recipe.last_seq)
             .await?;
-        let read = self.read_items(&request.input)?;
+        let read = self.read_input(&request.input)?;
         for ((_, message), id) in read.iter().zip(&recipe.ids) {
             material.push_item(message, id);
         }
         Ok(recipe.answer(material.kept, request.form))
+    }
+
+    /// Reads the items of a request, as many as its body holds. None is stored, so two may have one id.
+    fn read_input(&self, texts: &[&RawValue]) -> Result<Vec<(String, Message)>, ServiceError> {
+        let texts = texts.iter().enumerate();
+        texts
+            .map(|(index, text)| self.read_item(text.get(), index))
+            .collect()
     }
 
     /// Reads the conversation that a request names, up to a message.
@@ -317,7 +326,7 @@ impl Service {
                     let mut message =
                         read.map_err(|_| ServiceError::Internal("a stored item cannot be read"))?;
                     self.inner.counter.count(&mut message);
-                    material.push(&message, item.text);
+                    material.push(&message, &item.text);
                 }
             }
             match rows.last().filter(|_| more) {

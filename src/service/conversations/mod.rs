@@ -26,8 +26,8 @@ use crate::domain::message::Message;
 use crate::domain::pairing::{Counters, Tail, place};
 use crate::storage::{Again, DeleteItem, EditRefusal, Kept, MessageRow, SessionKey};
 
-/// For how long an append may be made again without a key: longer than clients wait for an answer, ten minutes.
-const RETRIED_WITHIN: Duration = Duration::from_mins(15);
+/// For how long an append may be made again without a key. Clients whose answer was lost come back within seconds.
+const RETRIED_WITHIN: Duration = Duration::from_mins(1);
 
 /// A conversation.
 #[derive(Debug, Clone)]
@@ -62,16 +62,39 @@ impl Conversation {
 impl Service {
     /// Reads items and gives an id to each that brings none.
     fn read_items(&self, texts: &[&RawValue]) -> Result<Vec<(String, Message)>, ServiceError> {
-        self.read_each(texts, |text, index| {
-            let mut message =
-                items::read(text).map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
-            self.inner.counter.count(&mut message);
-            let id = match &message.annotations.id {
-                Some(id) => id.clone(),
-                None => self.item_id(text),
-            };
+        let read = self.read_each(texts, |text, index| {
+            let (id, message) = self.read_item(text, index)?;
+            items::check_own_id(&message)
+                .map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
             Ok((id, message))
-        })
+        });
+        read.map_err(of_items)
+    }
+
+    /// Reads an item within its bounds and gives an id to one that brings none.
+    fn read_item(&self, text: &str, index: usize) -> Result<(String, Message), ServiceError> {
+        let limit = self.bounds().message_bytes;
+        let check = |bytes: usize| {
+            if bytes <= limit {
+                return Ok(());
+            }
+            Err(ServiceError::MessageTooLarge {
+                index,
+                bytes,
+                limit,
+            })
+        };
+        check(text.len())?;
+        let mut message =
+            items::read(text).map_err(|fault| ServiceError::InvalidMessage { index, fault })?;
+        // What a context shows of it may be longer.
+        check(message.body.len())?;
+        self.inner.counter.count(&mut message);
+        let id = match &message.annotations.id {
+            Some(id) => id.clone(),
+            None => self.item_id(text),
+        };
+        Ok((id, message))
     }
 
     fn item_id(&self, item: &str) -> String {
@@ -170,8 +193,8 @@ impl Service {
                 Again::No
             },
         };
-        let appended = self.append_read(caller, conversation, append, once).await?;
-        Ok(show_appended(appended))
+        let appended = self.append_read(caller, conversation, append, once).await;
+        Ok(show_appended(appended.map_err(of_items)?))
     }
 
     /// The items of an append as they were shown when it was made first.
@@ -201,7 +224,7 @@ impl Service {
         let key = key(caller, conversation)?;
         let row = self.find_item(key, conversation, item).await?;
         let parts = list::items_of(&row);
-        if row.id != item && parts.len() > 1 {
+        if row.id != item && parts.len() > 1 && !items::is_whole(item) {
             return Err(ServiceError::PartOfMessage { message: row.id });
         }
         let delete = DeleteItem {
@@ -217,7 +240,7 @@ impl Service {
         self.load_conversation(caller, conversation).await
     }
 
-    /// The row that an item comes from.
+    /// The row that an item comes from, or came from before it was erased.
     async fn find_item(
         &self,
         key: SessionKey,
@@ -225,19 +248,19 @@ impl Service {
         item: &str,
     ) -> Result<MessageRow, ServiceError> {
         let head = self.load_head(key, conversation).await?;
-        for id in items::rows_named(item) {
-            let row = self
-                .database()
-                .find_message(key, id, head.compaction_version)
-                .await?;
-            let is_its = |row: &MessageRow| {
-                row.id == item || list::items_of(row).iter().any(|shown| shown.id == item)
-            };
-            if let Some(row) = row.filter(is_its) {
-                return Ok(row);
-            }
+        if !items::is_id(item) {
+            return Err(item_not_found(item));
         }
-        Err(item_not_found(item))
+        let part_of = items::row_of(item);
+        let row = self
+            .database()
+            .find_message(key, part_of.unwrap_or(item), head.compaction_version)
+            .await?;
+        let is_its = |row: &MessageRow| {
+            let is_part = || list::items_of(row).iter().any(|shown| shown.id == item);
+            part_of.is_none() || !row.is_item && (row.erased || is_part())
+        };
+        row.filter(is_its).ok_or_else(|| item_not_found(item))
     }
 }
 
@@ -247,6 +270,14 @@ fn show_appended(appended: Appended) -> Vec<ShownItem> {
         id: row.id,
     });
     shown.collect()
+}
+
+/// The same in the words of items.
+fn of_items(error: ServiceError) -> ServiceError {
+    match error {
+        ServiceError::MessageIdTaken { index } => ServiceError::ItemIdTaken { index },
+        error => error,
+    }
 }
 
 fn item_not_found(item: &str) -> ServiceError {

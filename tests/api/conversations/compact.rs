@@ -172,3 +172,16 @@ async fn says_what_it_cannot_compact(
     let alone = compact(&app, "\"Fix src/main.rs\"", "").await;
     assert_eq!(text(&alone["output"][0]), "Fix src/main.rs");
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn takes_more_items_than_an_append_and_ids_more_than_once(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let item = json!({"id": "msg_1", "role": "user", "content": "a"});
+    let mut input = vec![item; 1_100];
+    input.push(json!({"role": "assistant", "content": "Changed src/lib.rs. ".repeat(200)}));
+    let answer = compact(&app, &json!(input).to_string(), "").await;
+    assert_eq!(answer["output"].as_array().unwrap().len(), 1_101);
+}

@@ -118,3 +118,43 @@ async fn an_item_with_an_id_of_its_own_is_stored_once(
     assert_eq!(refused.header("x-should-retry"), Some("false"));
     assert_eq!(refused.json()["error"]["type"], "conflict_error");
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_was_listed_is_known_when_it_is_sent_back(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let id = create(&app, &json!({})).await;
+    let items = [
+        r#"{ "role":"user", "content":"h\u00e4", "x":1.0}"#.to_owned(),
+        super::call("a"),
+        super::output("a", "1"),
+        r#"{"type":"reasoning","summary":[],"x":[1,{}]}"#.to_owned(),
+    ];
+    let list = super::append(&app, &id, &items).await;
+    let respelled: Vec<_> = list
+        .texts()
+        .iter()
+        .map(|text| {
+            let item: serde_json::Value = serde_json::from_str(text).unwrap();
+            // As JavaScript spells a number.
+            item.to_string().replace("1.0", "1")
+        })
+        .collect();
+    for again in [list.texts(), respelled] {
+        let known = super::append(&app, &id, &again).await;
+        assert_eq!(known.ids(), list.ids());
+        assert_eq!(all(&app, &id).await, list.texts());
+    }
+    let path = format!("/v1/conversations/{id}/items");
+    let other = list.texts()[3].replace("[1,{}]", "[1,{},null]");
+    let body = format!(r#"{{"items":[{other}]}}"#);
+    app.post_raw(&path, body).await.expect(409);
+    // What was erased is not what it was.
+    app.delete(&format!("{path}/{}", list.ids()[1]))
+        .await
+        .expect(200);
+    let body = format!(r#"{{"items":[{}]}}"#, list.texts()[1]);
+    app.post_raw(&path, body).await.expect(409);
+}

@@ -132,7 +132,56 @@ async fn queries_and_paths(#[values(Backend::Sqlite, Backend::Postgres)] backend
             "route_not_found",
             None,
         ),
+        (
+            Method::GET,
+            format!("{own}/items/a%00"),
+            404,
+            "message_not_found",
+            None,
+        ),
+        (
+            Method::DELETE,
+            format!("{own}/items/a%00"),
+            404,
+            "message_not_found",
+            None,
+        ),
+        (
+            Method::DELETE,
+            format!("{own}/items/msg-of-%00"),
+            404,
+            "message_not_found",
+            None,
+        ),
+        (
+            Method::GET,
+            format!("{own}/items?after=%00"),
+            404,
+            "message_not_found",
+            None,
+        ),
+        (
+            Method::GET,
+            format!("{own}/items/%C3%A4"),
+            404,
+            "message_not_found",
+            None,
+        ),
         (Method::GET, "/v1".into(), 404, "route_not_found", None),
+        (
+            Method::GET,
+            "/%76%31/zz".into(),
+            404,
+            "route_not_found",
+            None,
+        ),
+        (
+            Method::PUT,
+            own.replace("/v1/", "/%76%31/"),
+            405,
+            "method_not_allowed",
+            None,
+        ),
         (Method::PUT, own.clone(), 405, "method_not_allowed", None),
     ] {
         let reply = app.send(method, &path, &[], None).await;
@@ -286,4 +335,27 @@ async fn outputs_that_answer_nothing(
     let reply = app.post_raw(&path, twice).await;
     check(&reply, 400, "tool_call_not_found", Some("items[1].call_id"));
     super::append(&app, &id, &[super::output("b", "2")]).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_is_taken(#[values(Backend::Sqlite, Backend::Postgres)] backend: Backend) {
+    let app = TestApp::spawn(backend).await;
+    let item = |text: &str| json!({"id": "msg_1", "role": "user", "content": text});
+    let id = create(&app, &json!({"items": [item("a")]})).await;
+    let path = format!("/v1/conversations/{id}/items");
+    let twice = json!({"items": [{"role": "user", "content": "b"}, item("a"), item("a")]});
+    for (path, body, param) in [
+        (path.as_str(), json!({"items": [item("b")]}), "items[0].id"),
+        (&path, twice.clone(), "items[2].id"),
+        ("/v1/conversations", twice, "items[2].id"),
+    ] {
+        let reply = app.post(path, &body).await;
+        check(&reply, 409, "idempotency_conflict", Some(param));
+        let message = reply.json()["error"]["message"].to_string();
+        assert!(
+            message.contains("`id`") && !message.contains("precis"),
+            "{message}"
+        );
+    }
 }

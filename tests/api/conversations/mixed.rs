@@ -101,7 +101,13 @@ async fn what_goes_in_as_items_and_out_as_items_is_the_same_context(
     let session = app.create_with(&chat()).await;
     let items = all(&app, &session).await;
     let copy = create(&app, &json!({})).await;
-    append(&app, &copy, &items).await;
+    // Ids of parts stay with the messages that they name.
+    let path = format!("/v1/conversations/{copy}/items");
+    let body = format!(r#"{{"items":[{}]}}"#, items.join(","));
+    let refused = app.post_raw(&path, body).await.expect(400).json();
+    assert_eq!(refused["error"]["param"], "items[0].id");
+    let anew = items.iter().map(|item| without_id(item));
+    append(&app, &copy, &anew.collect::<Vec<_>>()).await;
     let shown = super::context(&app, &copy).await;
     let mut expected: Vec<Value> = chat()
         .iter()
@@ -109,7 +115,87 @@ async fn what_goes_in_as_items_and_out_as_items_is_the_same_context(
         .collect();
     expected[1]["content"][1]["image_url"]["detail"] = json!("auto");
     assert_eq!(shown, expected);
-    assert_eq!(all(&app, &copy).await, items);
+    let copied = all(&app, &copy).await;
+    assert!(
+        copied
+            .iter()
+            .map(|item| without_id(item))
+            .eq(items.iter().map(|item| without_id(item)))
+    );
+}
+
+fn without_id(item: &str) -> String {
+    let mut item: Value = serde_json::from_str(item).expect("an item");
+    let members = item.as_object_mut().expect("an object");
+    members.remove("id");
+    item.to_string()
+}
+
+fn named(id: &str, role: &str) -> String {
+    json!({"role": role, "content": id, "precis": {"id": id}}).to_string()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_of_parts_are_nobody_elses(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let rows = ["x", "msg_x", "msg-of-x", "fc_0_x", "msg-of-msg-of-x"];
+    let messages: Vec<_> = rows.iter().map(|id| named(id, "user")).collect();
+    let id = app.create_with(&messages).await;
+    let mut ids = Vec::new();
+    let mut query = "order=asc&limit=1".to_owned();
+    for _ in 0..rows.len() {
+        let list = page(&app, &id, &query).await;
+        ids.push(list.last_id.clone());
+        query = format!("order=asc&limit=1&after={}", list.last_id);
+    }
+    assert!(page(&app, &id, &query).await.data.is_empty());
+    for (id_of_item, row) in ids.iter().zip(rows) {
+        let path = format!("/v1/conversations/{id}/items/{id_of_item}");
+        let item = app.get(&path).await.expect(200).json();
+        assert_eq!(item["content"][0]["text"], row, "{id_of_item}");
+        assert_eq!(item["id"], id_of_item.as_str());
+    }
+    let path = format!("/v1/conversations/{id}/items/{}", ids[0]);
+    app.delete(&path).await.expect(200);
+    let left = page(&app, &id, "order=asc").await.ids();
+    assert_eq!(left, ids[1..]);
+    // What is erased is no item any more, but a place to go on from.
+    app.get(&path).await.expect(404);
+    app.delete(&path).await.expect(404);
+    for after in ["x", &ids[0]] {
+        let list = page(&app, &id, &format!("order=asc&after={after}")).await;
+        assert_eq!(list.ids(), left, "{after}");
+    }
+    let path = format!("/v1/conversations/{id}/items");
+    for taken in ["msg-of-x", "fc-3-of-anything", "rs-of-y"] {
+        let body = json!({"items": [{"id": taken, "role": "user", "content": "a"}]});
+        let error = app.post(&path, &body).await.expect(400).json()["error"].clone();
+        assert_eq!(error["param"], "items[0].id", "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("leave `id` out")
+        );
+    }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_compacted_of_chat_messages_can_be_kept(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let session = app.create_with(&chat()).await;
+    let body = json!({"conversation": session, "input": [{"role": "user", "content": "more"}]});
+    let compact = || app.post("/v1/responses/compact", &body);
+    let output = compact().await.expect(200).json()["output"].clone();
+    let again = compact().await.expect(200).json()["output"].clone();
+    assert_eq!(output[0], again[0], "the same item, the same id");
+    create(&app, &json!({ "items": output })).await;
 }
 
 #[rstest]

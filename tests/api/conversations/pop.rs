@@ -150,3 +150,81 @@ async fn an_interrupted_call_is_filled(
         json!({"role": "tool", "tool_call_id": "a", "content": "[no result was recorded for this call]"})
     );
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_erased_before_the_newest_goes_with_it(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let id = create(&app, &json!({})).await;
+    let ids = append(&app, &id, &[user("q"), call("a"), user("never mind")])
+        .await
+        .ids();
+    let path = format!("/v1/conversations/{id}/items/{}", ids[1]);
+    app.delete(&path).await.expect(200);
+    pop(&app, &id).await;
+    let shown = app.context(&id).await;
+    assert!(shown.open_calls.is_empty(), "{:?}", shown.open_calls);
+    assert_eq!(shown.messages.len(), 1);
+    assert_eq!(app.session(&id).await["messageCount"], 1);
+    pop(&app, &id).await;
+    assert_eq!(app.session(&id).await["messageCount"], 0);
+}
+
+fn thinks(text: &str) -> String {
+    json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}).to_string()
+}
+
+/// Roles of the context's messages, in the form of chat completions and in Anthropic's.
+async fn roles(app: &TestApp, id: &str) -> (Vec<String>, Vec<String>) {
+    let role = |message: &Value| message["role"].as_str().expect("a role").to_owned();
+    let chat = context(app, id).await;
+    let path = format!("/sessions/{id}/context?format=anthropic");
+    let other = app.get(&path).await.expect(200).json();
+    let other = other["messages"].as_array().expect("messages").iter();
+    (chat.iter().map(role).collect(), other.map(role).collect())
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_a_text_or_a_call_is_no_message(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let id = create(&app, &json!({})).await;
+    append(&app, &id, &[user("q"), thinks("hm"), says("a")]).await;
+    assert_eq!(
+        context(&app, &id).await[1],
+        json!({"role": "assistant", "reasoning_content": "hm", "content": "a"})
+    );
+    pop(&app, &id).await;
+    append(&app, &id, &[says("")]).await;
+    let chat = |roles: &[&str]| -> Vec<String> { roles.iter().map(|r| (*r).to_owned()).collect() };
+    assert_eq!(roles(&app, &id).await, (chat(&["user"]), chat(&["user"])));
+    append(&app, &id, &[thinks("so"), call("c"), output("c", "1")]).await;
+    let shown = context(&app, &id).await;
+    assert_eq!(shown.len(), 3);
+    assert_eq!(shown[1]["reasoning_content"], "hm\n\nso");
+    // Left out for good where another message follows; places in the context are counted without it.
+    append(&app, &id, &[thinks("never said"), user("r"), says("b")]).await;
+    let expected = ["user", "assistant", "tool", "user", "assistant"];
+    assert_eq!(roles(&app, &id).await.0, chat(&expected));
+    let sent = app
+        .post(&format!("/sessions/{id}/context"), &json!({}))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(sent["messages"].as_array().unwrap().len(), 5);
+    let newest = sent["cacheBreakpoints"].as_array().unwrap().last().cloned();
+    assert_eq!(newest, Some(json!(4)), "{}", sent["cacheBreakpoints"]);
+    // A chat message that came so is shown so.
+    let body = r#"{"role":"assistant","reasoning_content":"hm","content":""}"#;
+    app.append(
+        &id,
+        &[super::user("s"), body.to_owned()].map(|text| text.replace(r#""type":"message","#, "")),
+    )
+    .await;
+    let shown = app.context(&id).await;
+    assert_eq!(shown.messages.last().unwrap().get(), body);
+}

@@ -1,6 +1,8 @@
 //! Requests that clients make again by themselves: without a key, but they say how often they tried.
 
 use reqwest::Method;
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -64,8 +66,8 @@ async fn what_was_stored_long_ago_is_stored_again(
     try_again(&app, &path, &body, "0").await.expect(200);
     app.database
         .execute(
-            "UPDATE messages SET created_at = created_at - 16 * 60 * 1000000",
-            "UPDATE messages SET created_at = created_at - interval '16 minutes'",
+            "UPDATE messages SET created_at = created_at - 61 * 1000000",
+            "UPDATE messages SET created_at = created_at - interval '61 seconds'",
         )
         .await;
     try_again(&app, &path, &body, "1").await.expect(200);
@@ -128,4 +130,69 @@ async fn a_compaction_under_a_key_is_repeated_from_the_same_items(
     let anew = ask().await.expect(200);
     assert_eq!(anew.header("idempotency-replayed"), None);
     assert!(!String::from_utf8_lossy(&anew.body).contains(oldest));
+}
+
+/// Sends a try until it is refused for the rate; how often it was not.
+async fn until_refused(app: &TestApp, path: &str, body: &str, tried: &str) -> usize {
+    for taken in 0..10_000 {
+        let reply = try_again(app, path, body, tried).await;
+        if reply.status == 429 {
+            return taken;
+        }
+        reply.expect(200);
+    }
+    panic!("no request was refused");
+}
+
+async fn set_rate(app: &TestApp, rate: Value) {
+    let limits = json!({"requestsPerSecond": rate, "requestBurst": 1});
+    loop {
+        let reply = app.patch("/admin/tenants/default", &limits).await;
+        if reply.status == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_refused_is_stored_when_it_comes_again(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let id = create(&app, &json!({})).await;
+    let path = format!("/v1/conversations/{id}/items");
+    let body = format!(r#"{{"items":[{}]}}"#, user("Go on."));
+    try_again(&app, &path, &body, "0").await.expect(200);
+    set_rate(&app, json!(1)).await;
+    let mut stored = 1 + until_refused(&app, &path, &body, "0").await;
+    // Refused twice, so nothing of it is stored yet.
+    while try_again(&app, &path, &body, "1").await.status != 429 {
+        stored += 1;
+        stored += until_refused(&app, &path, &body, "0").await;
+    }
+    set_rate(&app, Value::Null).await;
+    try_again(&app, &path, &body, "2").await.expect(200);
+    assert_eq!(all(&app, &id).await.len(), stored + 1);
+    // The answer was lost.
+    try_again(&app, &path, &body, "3").await.expect(200);
+    assert_eq!(all(&app, &id).await.len(), stored + 1);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_what_may_be_stored_already_says_nothing(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::spawn(backend).await;
+    let id = create(&app, &json!({})).await;
+    let path = format!("/v1/conversations/{id}/items");
+    let body = format!(r#"{{"items":[{}]}}"#, user("Go on."));
+    try_again(&app, &path, &body, "0").await.expect(200);
+    set_rate(&app, json!(1)).await;
+    until_refused(&app, &path, &body, "1").await;
+    set_rate(&app, Value::Null).await;
+    try_again(&app, &path, &body, "2").await.expect(200);
+    assert_eq!(all(&app, &id).await.len(), 1);
 }

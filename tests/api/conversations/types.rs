@@ -156,3 +156,28 @@ async fn what_is_missing_is_added_and_the_rest_stays(
         assert_eq!(app.get(&path).await.expect(200).body, expected.as_bytes());
     }
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_of_an_item_is_bounded_too(
+    #[values(Backend::Sqlite, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::with(backend, &[("PRECIS_LIMITS__MESSAGE_BYTES", "2000")]).await;
+    let id = create(&app, &json!({})).await;
+    let item = |parts: &[&str], count: usize| {
+        let content = vec![parts.join(","); count].join(",");
+        format!(r#"{{"role":"user","content":[{content}]}}"#)
+    };
+    append(&app, &id, &[item(&["1"], 900)]).await;
+    assert_eq!(
+        super::context(&app, &id).await[0]["content"],
+        json!([{"type": "text", "text": "[part]"}])
+    );
+    let long = item(&["1", r#"{"type":"a"}"#], 60);
+    assert!(long.len() < 2_000);
+    let path = format!("/v1/conversations/{id}/items");
+    let body = format!(r#"{{"items":[{long}]}}"#);
+    let error = app.post_raw(&path, body).await.expect(413).json()["error"].clone();
+    assert_eq!(error["code"], "payload_too_large");
+    assert_eq!(all(&app, &id).await.len(), 1);
+}
