@@ -23,6 +23,9 @@ static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 /// At which level a statement is logged: its text, which holds no values, and how many rows it gave.
 const STATEMENTS: LevelFilter = LevelFilter::Trace;
 
+/// How long a PostgreSQL connection may lie unused before it is tested again, which is a round trip.
+const TRUSTED: Duration = Duration::from_secs(1);
+
 /// Which database, read from its URL.
 #[derive(Clone)]
 pub enum Url {
@@ -175,6 +178,16 @@ impl Database {
                 let pool = PgPoolOptions::new()
                     .max_connections(options.max_connections)
                     .acquire_timeout(options.acquire_timeout)
+                    // One that was given back a moment ago was tested then.
+                    .test_before_acquire(false)
+                    .before_acquire(|conn, state| {
+                        Box::pin(async move {
+                            if state.idle_for >= TRUSTED {
+                                conn.ping().await?;
+                            }
+                            Ok(true)
+                        })
+                    })
                     .connect_with(
                         (**connect)
                             .clone()
