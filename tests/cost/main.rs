@@ -13,8 +13,11 @@
 )]
 
 mod counts;
+mod growth;
 mod measure;
+mod plans;
 mod requests;
+mod rows;
 mod statements;
 #[expect(
     dead_code,
@@ -23,6 +26,7 @@ mod statements;
 )]
 #[path = "../api/support/mod.rs"]
 mod support;
+mod walk;
 mod wire;
 
 use std::alloc::System;

@@ -17,6 +17,12 @@ const TIMES: usize = 5;
 /// How long nothing may have happened before it is taken to be over. Longer is slower, and changes no number.
 const STILL: Duration = Duration::from_millis(8);
 
+/// Keeps the other tests of the process waiting.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
 /// What a request cost.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -45,10 +51,11 @@ pub struct Bench {
 impl Bench {
     /// On a fresh database. One connection, so that one statement is prepared once.
     pub async fn start(backend: Backend, variables: &[(&str, &str)]) -> Self {
-        static ALONE: Mutex<()> = Mutex::const_new(());
-        let alone = ALONE.lock().await;
+        let alone = alone().await;
         statements::start();
         let mut database = TestDatabase::create(backend).await;
+        // Those that made it.
+        statements::take();
         let mut wire = None;
         if backend == Backend::Postgres {
             let between = Wire::to(&database.url).await;
