@@ -124,7 +124,8 @@ pub async fn get_context(
     let format = query.take_word("format", &["openai", "anthropic"])?;
     let format = format.and_then(Format::parse).unwrap_or_default();
     query.finish()?;
-    let known = |etag: &str| matches_known(&request, etag);
+    let asks = request.headers().contains_key(header::IF_NONE_MATCH);
+    let known = asks.then_some(|etag: &str| matches_known(&request, etag));
     match service.load_context(caller, id, format, known).await? {
         Err(etag) => Ok(HttpResponse::NotModified()
             .insert_header((header::ETAG, etag))

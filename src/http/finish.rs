@@ -70,11 +70,16 @@ impl RootSpanBuilder for RequestSpan {
             otel.name = tracing::field::Empty,
             otel.kind = tracing::field::Empty,
         );
-        watch::join(&span, request);
+        if !span.is_disabled() {
+            watch::join(&span, request);
+        }
         span
     }
 
     fn on_request_end<B: MessageBody>(span: Span, outcome: &Result<ServiceResponse<B>, Error>) {
+        if span.is_disabled() {
+            return;
+        }
         let status = match outcome {
             Ok(response) => response.status().as_u16(),
             Err(error) => error.as_response_error().status_code().as_u16(),

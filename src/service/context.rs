@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Caller, Service, ServiceError, key};
 use crate::domain::anthropic;
 use crate::domain::context::{Joiner, Opening, RENDERER_VERSION, summary_tokens};
-use crate::storage::{ContextHead, Database, SessionKey, View};
+use crate::storage::{ContextHead, Database, OpeningRow, SessionKey, View};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
 pub(super) const WHOLE_BYTES: usize = 4 << 20;
@@ -110,6 +110,15 @@ pub struct TailReader {
     bytes: i64,
     /// What may go on with the next page.
     joiner: Joiner,
+    /// All of it, if that was read before.
+    ready: Option<String>,
+}
+
+/// What was read of a context together with its head.
+#[derive(Default)]
+struct Start {
+    opening: Option<OpeningRow>,
+    tail: Option<String>,
 }
 
 impl TailReader {
@@ -121,6 +130,7 @@ impl TailReader {
             after: view.compact_seq,
             bytes: view.compact_bytes,
             joiner: Joiner::default(),
+            ready: None,
             view: View {
                 summary: None,
                 ..view.clone()
@@ -134,6 +144,10 @@ impl TailReader {
     /// The history was rewritten since the head was read, or the database failed.
     pub async fn next(&mut self) -> Result<Option<String>, ServiceError> {
         let last = self.view.last_seq;
+        if let Some(ready) = self.ready.take() {
+            self.after = last;
+            return Ok(Some(ready));
+        }
         if self.after >= last {
             return Ok(None);
         }
@@ -204,21 +218,48 @@ impl Service {
         caller: Caller,
         session: &str,
         format: Format,
-        is_known: impl Fn(&str) -> bool,
+        is_known: Option<impl Fn(&str) -> bool>,
     ) -> Result<Result<LoadedContext, String>, ServiceError> {
         let key = key(caller, session)?;
+        let Some(is_known) = is_known else {
+            return self.load_anew(key, session, format).await.map(Ok);
+        };
+        let head = self.load_head(key, session).await?;
+        let etag = etag(&head, format);
+        if is_known(&etag) {
+            return Ok(Err(etag));
+        }
+        match self
+            .build_context(key, format, &head, Start::default())
+            .await
+        {
+            Err(ServiceError::ContextMoved) => self.load_anew(key, session, format).await.map(Ok),
+            context => context.map(Ok),
+        }
+    }
+
+    /// The context of a session, most of it in one read.
+    async fn load_anew(
+        &self,
+        key: SessionKey,
+        session: &str,
+        format: Format,
+    ) -> Result<LoadedContext, ServiceError> {
         let mut tried = 0;
         loop {
             tried += 1;
-            let head = self.load_head(key, session).await?;
-            let etag = etag(&head, format);
-            if is_known(&etag) {
-                return Ok(Err(etag));
-            }
-            match self.build_context(key, format, &head).await {
+            let start = self.database().load_context_start(key).await?;
+            let (head, start) = match start {
+                Some(mut start) if start.head.is_sound() => {
+                    let tail = start.tail();
+                    let opening = Some(start.opening);
+                    (start.head, Start { opening, tail })
+                }
+                _ => (self.load_head(key, session).await?, Start::default()),
+            };
+            match self.build_context(key, format, &head, start).await {
                 Err(ServiceError::ContextMoved) if tried < TRIES => {}
-                Err(error) => return Err(error),
-                Ok(context) => return Ok(Ok(context)),
+                context => return context,
             }
         }
     }
@@ -228,11 +269,15 @@ impl Service {
         key: SessionKey,
         format: Format,
         head: &ContextHead,
+        start: Start,
     ) -> Result<LoadedContext, ServiceError> {
         let tail = head.tail()?;
-        let frame = self
-            .load_frame(key, head.view(), Carry::IfOpen(tail.turn_is_open()))
-            .await?;
+        let carry = Carry::IfOpen(tail.turn_is_open());
+        let view = head.view();
+        let frame = match start.opening {
+            Some(opening) => self.frame_of(key, view, carry, opening).await?,
+            None => self.load_frame(key, view, carry).await?,
+        };
         let plan = match frame.view.plan {
             // What a dispatch has added since the head was read is not shown, so it is not counted.
             Some(plan) => {
@@ -242,12 +287,13 @@ impl Service {
             None => Vec::new(),
         };
         let saved: i64 = plan.iter().map(|edit| edit.saved).sum();
-        let reader = TailReader::new(
+        let mut reader = TailReader::new(
             self.database().clone(),
             key,
             &frame.view,
             Overlay::default(),
         );
+        reader.ready = start.tail;
         let rendered = match format {
             Format::OpenAi => read_some(&frame, reader).await?,
             Format::Anthropic => {
@@ -281,6 +327,17 @@ impl Service {
         carry: Carry,
     ) -> Result<Frame, ServiceError> {
         let row = self.database().load_opening(key, &view).await?;
+        self.frame_of(key, view, carry, row).await
+    }
+
+    /// What stands before the tail, from what was read of it.
+    async fn frame_of(
+        &self,
+        key: SessionKey,
+        view: View,
+        carry: Carry,
+        row: OpeningRow,
+    ) -> Result<Frame, ServiceError> {
         if row.rewrites != Some(view.rewrites) {
             return Err(ServiceError::ContextMoved);
         }

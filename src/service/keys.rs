@@ -217,7 +217,7 @@ impl Service {
         if doors.known().open_since.is_some_and(is_fresh) {
             return Ok(true);
         }
-        if self.database().has_keys().await? {
+        if Box::pin(self.database().has_keys()).await? {
             doors.closed.store(true, Ordering::Release);
             return Ok(false);
         }
@@ -235,7 +235,8 @@ impl Service {
             }
             known.generation
         };
-        let Some(stored) = self.database().find_key(id).await? else {
+        // Every request passes here, few go on: what these need is kept out of what all need.
+        let Some(stored) = Box::pin(self.database().find_key(id)).await? else {
             return Ok(None);
         };
         let seen = Seen::read(&stored, began)?;

@@ -279,7 +279,8 @@ impl Service {
             return known;
         }
         // Whoever waits here waits for the database once more behind it.
-        let found = tokio::time::timeout(BRIEF, self.database().find_limits(tenant)).await;
+        let asked = Box::pin(self.database().find_limits(tenant));
+        let found = tokio::time::timeout(BRIEF, asked).await;
         match found.unwrap_or(Err(StorageError::Busy)) {
             Ok(own) => limits.learn(tenant, &own.unwrap_or_default()),
             Err(error) => {
@@ -346,7 +347,7 @@ impl Service {
         if let Some(stored) = self.inner.limits.stored(tenant, fresh) {
             return Ok(stored);
         }
-        let bytes = self.database().sum_stored_bytes(tenant).await?;
+        let bytes = Box::pin(self.database().sum_stored_bytes(tenant)).await?;
         self.inner.limits.measured(tenant, bytes);
         Ok(bytes)
     }

@@ -20,11 +20,11 @@ use tracing::Instrument;
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
+/// How long a connection to PostgreSQL is not used before it is asked whether it is still there.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// At which level a statement is logged: its text, which holds no values, and how many rows it gave.
 const STATEMENTS: LevelFilter = LevelFilter::Trace;
-
-/// How long a PostgreSQL connection may lie unused before it is tested again, which is a round trip.
-const TRUSTED: Duration = Duration::from_secs(1);
 
 /// Which database, read from its URL.
 #[derive(Clone)]
@@ -178,11 +178,11 @@ impl Database {
                 let pool = PgPoolOptions::new()
                     .max_connections(options.max_connections)
                     .acquire_timeout(options.acquire_timeout)
-                    // One that was given back a moment ago was tested then.
                     .test_before_acquire(false)
-                    .before_acquire(|conn, state| {
+                    .before_acquire(|conn, known| {
                         Box::pin(async move {
-                            if state.idle_for >= TRUSTED {
+                            // One that was just used is there; asking it would be a round trip for each request.
+                            if known.idle_for >= IDLE {
                                 conn.ping().await?;
                             }
                             Ok(true)

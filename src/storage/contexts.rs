@@ -121,6 +121,30 @@ pub struct OpeningRow {
     pub rewrites: Option<i64>,
 }
 
+/// A context as far as one read gives it.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct ContextStart {
+    /// Its head.
+    #[sqlx(flatten)]
+    pub head: ContextHead,
+    /// What stands before the tail.
+    #[sqlx(flatten)]
+    pub opening: OpeningRow,
+    /// The tail's messages, joined by commas, unless they are many.
+    bodies: Option<String>,
+}
+
+impl ContextStart {
+    /// The tail, if that is all of it and shown as it is stored.
+    #[must_use]
+    pub fn tail(&mut self) -> Option<String> {
+        let head = &self.head;
+        let is_whole = head.history_bytes - head.compact_bytes <= PAGE_BYTES;
+        let is_plain = is_whole && !head.has_plan && !head.has_joins;
+        is_plain.then(|| self.bodies.take().unwrap_or_default())
+    }
+}
+
 /// The user messages that opened a turn and lie behind the pointer.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct CarriedRow {
@@ -177,22 +201,58 @@ macro_rules! shown {
     };
 }
 
+/// What a head is read from: the session's row, and what else decides how its context is read.
+macro_rules! head {
+    () => {
+        "compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
+         compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
+         instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
+         WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
+         status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
+         WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
+         EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+         AND role = 'assistant' AND NOT starts_group) AS has_joins"
+    };
+}
+
 impl Database {
+    /// The head of a session's context, what stands before its tail, and the tail itself if it is small and shown as it
+    /// is stored: all that most contexts need, in one round trip and as it was at one time.
+    ///
+    /// # Errors
+    /// The database gave no answer.
+    pub async fn load_context_start(&self, key: SessionKey) -> Result<Option<ContextStart>> {
+        // The fill of the first message belongs to a group behind the pointer.
+        Ok(reading!(self, pool => sqlx::query_as(concat!(
+            "SELECT ", head!(), ", (SELECT string_agg(body, ',') FROM (SELECT body FROM messages \
+              WHERE tenant_id = $1 AND session_id = $2 AND position IS NULL AND NOT erased ORDER BY seq) AS shown) \
+              AS instructions, \
+             (SELECT count(*) FROM messages WHERE tenant_id = $1 AND session_id = $2 AND position IS NULL \
+              AND NOT erased) AS instruction_count, \
+             (SELECT role FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first_role, \
+             (SELECT starts_turn FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+              AND position IS NOT NULL ORDER BY seq LIMIT 1) AS first_starts_turn, \
+             CASE WHEN history_bytes - compact_bytes <= $3 THEN (SELECT string_agg(shown, ',') FROM \
+              (SELECT CASE WHEN fill IS NULL OR position = compact_size THEN body ELSE fill || ',' || body END AS shown \
+              FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+              AND position IS NOT NULL ORDER BY seq) AS page) END AS bodies \
+             FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
+        ))
+        .bind(key.tenant.0)
+        .bind(key.session)
+        .bind(PAGE_BYTES)
+        .fetch_optional(pool)
+        .await)?)
+    }
+
     /// The head of a session's context, if there is such a session.
     ///
     /// # Errors
     /// The database gave no answer.
     pub async fn find_context_head(&self, key: SessionKey) -> Result<Option<ContextHead>> {
         Ok(reading!(self, pool => sqlx::query_as(
-            "SELECT compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
-             compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
-             instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
-             status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
-             WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
-             EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-             AND role = 'assistant' AND NOT starts_group) AS has_joins \
-             FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL"
+            concat!("SELECT ", head!(), " FROM sessions WHERE tenant_id = $1 AND id = $2 AND deleted_at IS NULL")
         )
         .bind(key.tenant.0)
         .bind(key.session)
@@ -290,12 +350,12 @@ impl Database {
         // The fill of the first message belongs to a group behind the pointer.
         Ok(match view.plan {
             None => reading!(self, pool => sqlx::query_as(
-                "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN body \
-                 ELSE fill || ',' || body END, ',' ORDER BY seq) AS bodies, \
-                 CAST(sum(octet_length(body) + coalesce(octet_length(item), 0)) AS BIGINT) AS bytes, \
-                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites \
-                 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
-                 AND position IS NOT NULL"
+                "SELECT string_agg(shown, ',') AS bodies, CAST(sum(bytes) AS BIGINT) AS bytes, \
+                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM \
+                 (SELECT CASE WHEN fill IS NULL OR position = $5 THEN body ELSE fill || ',' || body END AS shown, \
+                 octet_length(body) + coalesce(octet_length(item), 0) AS bytes FROM messages \
+                 WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
+                 AND position IS NOT NULL ORDER BY seq) AS page"
             )
             .bind(key.tenant.0)
             .bind(key.session)

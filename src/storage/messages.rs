@@ -6,13 +6,14 @@ use std::sync::{Arc, LazyLock};
 use futures_util::future::BoxFuture;
 
 use super::due::Marking;
+use super::events;
 use super::heads::Head;
+use super::quick::QuickAppend;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
     insert_text, on_both, one_more, reading, take_page,
 };
-use super::{events, quick};
 use crate::domain::event::Event;
 use crate::domain::message::Message;
 use crate::domain::pairing::{PairingFault, Placed, Placement, Tail, place};
@@ -110,20 +111,22 @@ pub enum AppendRefusal {
 impl Write for AppendMessages {
     type Output = Result<AppendOutcome, AppendRefusal>;
 
-    fn quick<'t>(
-        &'t self,
-        conn: &'t mut Conn<'_>,
-    ) -> Option<BoxFuture<'t, Result<Option<Self::Output>>>> {
-        let head = self.quick_head()?;
-        Some(Box::pin(self.append_quick(conn, head)))
+    fn quick(&mut self) -> Result<Option<QuickAppend>> {
+        let head = self.head.take();
+        head.map_or(Ok(None), |head| self.plan_quick(&head))
+    }
+
+    fn answer_quick(&self, done: QuickAppend) -> Option<Self::Output> {
+        Some(Ok(self.outcome_of(done)))
     }
 
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
-            if let Some(quick) = self.quick(conn)
-                && let Some(outcome) = quick.await?
+            if let Some(head) = &self.head
+                && let Some(quick) = self.plan_quick(head)?
+                && quick.run(conn).await?
             {
-                return Ok(outcome);
+                return Ok(Ok(self.outcome_of(quick)));
             }
             match lock_idle(conn, self.key, self.now).await? {
                 Ok(session) => self.append(conn, &session).await,
@@ -134,6 +137,7 @@ impl Write for AppendMessages {
 }
 
 /// What an append writes.
+#[derive(Debug)]
 pub(super) struct Step {
     pub(super) placement: Placement,
     pub(super) marking: Marking,
@@ -165,39 +169,34 @@ impl Step {
 }
 
 impl AppendMessages {
-    /// The head behind which one statement may append, if no message may be there already.
-    fn quick_head(&self) -> Option<&Head> {
-        let head = self.head.as_deref().filter(|head| head.is_plain())?;
+    /// The append as one statement behind a head. `None`: a message may be there already, or it would be refused, which
+    /// is for the session's row to say.
+    fn plan_quick(&self, head: &Arc<Head>) -> Result<Option<QuickAppend>> {
         let expected = self.expected_last_seq;
         let is_expected = expected.is_none_or(|expected| expected == head.counters.last_seq);
         let named = |(_, message): &(String, Message)| message.annotations.id.is_some();
         let is_new = self.again == Again::No && !self.messages.iter().any(named);
-        let fits = quick::fits(self.messages.len());
-        (is_expected && is_new && fits).then_some(head)
-    }
-
-    /// Appends behind a head in one statement. `None`: the session has moved on, or it would be refused, which is for
-    /// its row to say.
-    async fn append_quick(
-        &self,
-        conn: &mut Conn<'_>,
-        head: &Head,
-    ) -> Result<Option<Result<AppendOutcome, AppendRefusal>>> {
+        let fits = QuickAppend::fits(self.messages.len());
+        if !(head.is_plain() && is_expected && is_new && fits) {
+            return Ok(None);
+        }
         let Ok(step) = Step::plan(head, self.messages.clone(), self.now)? else {
             return Ok(None);
         };
-        if !quick::append(conn, self.key, head, &step, self.now).await? {
-            return Ok(None);
-        }
+        QuickAppend::new(self.key, Arc::clone(head), step, self.now).map(Some)
+    }
+
+    fn outcome_of(&self, done: QuickAppend) -> AppendOutcome {
+        let step = done.step;
         let rows = step.placement.rows.iter();
-        Ok(Some(Ok(AppendOutcome {
+        AppendOutcome {
             stored: rows.map(|row| StoredRef::new(row, self.now)).collect(),
             last_seq: step.placement.counters.last_seq,
-            compact_size: head.compact_size,
+            compact_size: step.head.compact_size,
             made_due: step.marking.due_at.is_some(),
             tail: step.placement.tail,
             head: Some(step.head),
-        })))
+        }
     }
 
     /// Appends to a session whose row is held. A refusal is decided before anything is written.

@@ -58,7 +58,7 @@ pub use compactions::{
     BatchRow, CommitCompaction, Committed, CompactionRow, NewCompaction, batch_digest_start,
 };
 pub use connect::{Database, MigrateError, Options, Url, newest_migration};
-pub use contexts::{ContextHead, PAGE_BYTES, TailPage, View};
+pub use contexts::{ContextHead, ContextStart, OpeningRow, PAGE_BYTES, TailPage, View};
 pub use deletion::{Aged, DeletePiece, HideSession};
 pub use dispatches::{
     CountRestore, DispatchRow, Marks, NewDispatch, Previous, RecordDispatch, Recorded, RewriteRow,
@@ -84,6 +84,7 @@ pub use once::{
     BeginTurnOnce, DeleteOldAnswers, Keep, Kept, KeptState, NoWrite, Once, OnceKey, Seen,
     SettleTurn,
 };
+pub use quick::QuickAppend;
 pub use retention::{ForgetReplicas, TenantDays, WalkedSession};
 pub use rewrites::{Heal, Restore, RestoreRefusal, Rewind};
 pub use search::{FoundRow, IndexChunk, IndexMessages, IndexState, Unindexed};
@@ -201,8 +202,6 @@ pub enum Conn<'c> {
 pub struct Held<'c, C> {
     conn: &'c mut C,
     signals: Vec<Signal>,
-    /// A transaction is open.
-    within: bool,
 }
 
 impl<'c, C> Held<'c, C> {
@@ -210,7 +209,6 @@ impl<'c, C> Held<'c, C> {
         Self {
             conn,
             signals: Vec::new(),
-            within: true,
         }
     }
 }
@@ -236,23 +234,6 @@ impl<'c> Conn<'c> {
 
     fn postgres(conn: &'c mut PgConnection) -> Self {
         Self::Postgres(Held::new(conn))
-    }
-
-    /// The connection outside of any transaction.
-    fn alone(mut self) -> Self {
-        match &mut self {
-            Self::Sqlite(held) => held.within = false,
-            Self::Postgres(held) => held.within = false,
-        }
-        self
-    }
-
-    /// Whether a transaction is open.
-    fn is_within(&self) -> bool {
-        match self {
-            Self::Sqlite(held) => held.within,
-            Self::Postgres(held) => held.within,
-        }
     }
 
     /// Tells of something once it is committed.
@@ -348,12 +329,17 @@ pub trait Write: Send + Sync + 'static {
         false
     }
 
-    /// Tries it as one statement, which is a transaction of its own where none is open; nothing, unless it can be. If
-    /// that gives `None`, nothing was written, and it is to be run.
-    fn quick<'t>(
-        &'t self,
-        _conn: &'t mut Conn<'_>,
-    ) -> Option<BoxFuture<'t, Result<Option<Self::Output>>>> {
+    /// What it is as one statement, if it can be that: whoever is told so once tries it first, and runs it if that did
+    /// nothing.
+    ///
+    /// # Errors
+    /// Something that is stored is not readable.
+    fn quick(&mut self) -> Result<Option<QuickAppend>> {
+        Ok(None)
+    }
+
+    /// What the request is answered with once that statement did it.
+    fn answer_quick(&self, _done: QuickAppend) -> Option<Self::Output> {
         None
     }
 

@@ -1,21 +1,23 @@
 //! How a [`Write`] runs: through the one writer on SQLite, in a transaction of its own on PostgreSQL.
 //!
-//! SQLite takes one writer at a time whatever we do. So one task owns the writing connection, takes
+//! SQLite takes one writer at a time whatever we do. So one task at a time has the writing connection, takes
 //! what waits in the queue, and commits it together: one sync for many requests. If anything in such
 //! a group fails, the group is rolled back and each write runs again alone, so that a request that
 //! fails does so alone. The queue is bounded; a full one is an answer, not a wait without end.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::quick::QuickAppend;
 use super::search::Sweep;
 use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write};
 
@@ -40,8 +42,10 @@ trait Job: Send {
     fn deadline(&self) -> Instant;
     fn erases(&self) -> bool;
     fn run<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<()>>;
-    /// Tries it as one statement, outside of any transaction; says whether that did it.
-    fn run_quick<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<bool>>;
+    /// What it is as one statement, told once.
+    fn quick(&mut self) -> Result<Option<QuickAppend>>;
+    /// It was done by that statement.
+    fn done_quick(&mut self, done: QuickAppend);
     /// Tells of what was committed, and answers.
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
@@ -78,17 +82,13 @@ impl<W: Write> Job for Waiting<W> {
         })
     }
 
-    fn run_quick<'t>(&'t mut self, conn: &'t mut SqliteConnection) -> BoxFuture<'t, Result<bool>> {
-        Box::pin(async move {
-            let mut conn = Conn::sqlite(conn).alone();
-            let Some(quick) = self.write.quick(&mut conn) else {
-                return Ok(false);
-            };
-            let outcome = AssertUnwindSafe(quick).catch_unwind().await;
-            self.output = outcome.unwrap_or(Err(StorageError::Corrupt("a write panicked")))?;
-            self.committed = conn.into_signals();
-            Ok(self.output.is_some())
-        })
+    fn quick(&mut self) -> Result<Option<QuickAppend>> {
+        self.write.quick()
+    }
+
+    fn done_quick(&mut self, done: QuickAppend) {
+        self.committed = vec![done.signal()];
+        self.output = self.write.answer_quick(done);
     }
 
     fn answer(self: Box<Self>, outcome: Result<()>) {
@@ -105,14 +105,39 @@ impl<W: Write> Job for Waiting<W> {
     }
 }
 
-/// The queue in front of the one SQLite writer.
+/// The queue in front of the one SQLite connection that writes.
+///
+/// Whoever puts something into it and finds nobody at work sets to work, in a task on the runtime it is on: that spares
+/// the way to a thread of the writer's own and back. Whoever finds somebody at work is taken along.
 #[derive(Clone)]
 pub struct SqliteWriter {
     queue: mpsc::Sender<Box<dyn Job>>,
     patience: Duration,
     signals: Signals,
+    bench: Arc<Bench>,
     stop: CancellationToken,
+}
+
+/// What writers share.
+struct Bench {
+    place: Arc<Mutex<Place>>,
+    /// Something was written that left something to tidy up.
+    untidy: Notify,
     tasks: TaskTracker,
+}
+
+/// The place at the connection, which one task has at a time.
+struct Place {
+    target: Target,
+    signals: Signals,
+    jobs: mpsc::Receiver<Box<dyn Job>>,
+    conn: Option<SqliteConnection>,
+    /// When something was last written.
+    last: Instant,
+    /// The log holds what was erased.
+    erased: bool,
+    /// The index may hold terms that are gone. An earlier run may have left some.
+    trash: bool,
 }
 
 impl SqliteWriter {
@@ -120,20 +145,43 @@ impl SqliteWriter {
     /// `patience` bounds how long a write waits before it is begun.
     pub fn start(options: SqliteConnectOptions, patience: Duration, watch: &StorageWatch) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let writer = Self::new(queue, jobs, options, patience, watch);
+        let tidier = writer.clone();
+        writer.bench.tasks.spawn(tidier.tidy());
+        writer.bench.tasks.close();
+        writer
+    }
+
+    fn new(
+        queue: mpsc::Sender<Box<dyn Job>>,
+        jobs: mpsc::Receiver<Box<dyn Job>>,
+        options: SqliteConnectOptions,
+        patience: Duration,
+        watch: &StorageWatch,
+    ) -> Self {
         let signals = Signals::new();
-        let target = Target {
-            options,
-            watch: watch.clone(),
+        let place = Place {
+            target: Target {
+                options,
+                watch: watch.clone(),
+            },
+            signals: signals.clone(),
+            jobs,
+            conn: None,
+            last: Instant::now(),
+            erased: false,
+            trash: true,
         };
-        tasks.spawn(work(target, jobs, stop.clone(), signals.clone()));
-        tasks.close();
         Self {
             queue,
             patience,
             signals,
-            stop,
-            tasks,
+            bench: Arc::new(Bench {
+                place: Arc::new(Mutex::new(place)),
+                untidy: Notify::new(),
+                tasks: TaskTracker::new(),
+            }),
+            stop: CancellationToken::new(),
         }
     }
 
@@ -150,7 +198,7 @@ impl SqliteWriter {
     /// Commits what waits, takes nothing new, and closes the connection.
     pub async fn close(&self) {
         self.stop.cancel();
-        self.tasks.wait().await;
+        self.bench.tasks.wait().await;
     }
 
     pub async fn write<W: Write>(&self, write: W) -> Result<W::Output> {
@@ -164,9 +212,122 @@ impl SqliteWriter {
             reply,
         };
         match self.queue.send_timeout(Box::new(job), self.patience).await {
-            Ok(()) => answer.await.unwrap_or(Err(StorageError::Stopped)),
+            Ok(()) => {
+                self.set_to_work();
+                answer.await.unwrap_or(Err(StorageError::Stopped))
+            }
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(StorageError::Busy),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(StorageError::Stopped),
+        }
+    }
+
+    /// Sets somebody to work unless somebody is.
+    fn set_to_work(&self) {
+        if let Ok(place) = Arc::clone(&self.bench.place).try_lock_owned() {
+            self.bench.tasks.spawn(self.clone().work(place));
+        }
+    }
+
+    /// Writes what waits. It runs as a task of its own: no caller that goes away leaves a transaction behind.
+    async fn work(self, mut place: OwnedMutexGuard<Place>) {
+        loop {
+            place.write_waiting().await;
+            if place.is_untidy() {
+                self.bench.untidy.notify_one();
+            }
+            drop(place);
+            // Whoever came since the queue was found empty found the place taken.
+            if self.waiting() == 0 {
+                return;
+            }
+            match Arc::clone(&self.bench.place).try_lock_owned() {
+                Ok(taken) => place = taken,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Tidies up when nothing is written, until it is told to stop; then writes what waits, and closes.
+    async fn tidy(self) {
+        while !self.stop.is_cancelled() {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                () = self.bench.untidy.notified() => {}
+            }
+            loop {
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => break,
+                    () = tokio::time::sleep(BREATH) => {}
+                }
+                let Ok(mut place) = self.bench.place.try_lock() else {
+                    continue;
+                };
+                if !place.is_untidy() {
+                    break;
+                }
+                place.tidy_a_little().await;
+                drop(place);
+                if self.waiting() > 0 {
+                    self.set_to_work();
+                }
+            }
+        }
+        self.bench.place.lock().await.close().await;
+    }
+}
+
+impl Place {
+    /// Writes what is in the queue, in groups.
+    async fn write_waiting(&mut self) {
+        loop {
+            let mut group = Vec::new();
+            while group.len() < GROUP
+                && let Ok(job) = self.jobs.try_recv()
+            {
+                group.push(job);
+            }
+            if group.is_empty() {
+                return;
+            }
+            if group.iter().any(|job| job.erases()) {
+                (self.erased, self.trash) = (true, true);
+            }
+            commit_group(&self.target, &mut self.conn, &mut group).await;
+            self.last = Instant::now();
+        }
+    }
+
+    fn is_untidy(&self) -> bool {
+        self.conn.is_some() && (self.trash || self.erased)
+    }
+
+    /// Takes some terms out of the index or empties the log, if nothing was written for long enough.
+    async fn tidy_a_little(&mut self) {
+        let quiet = self.last.elapsed();
+        if self.trash && quiet >= BREATH {
+            self.trash = sweep(&self.target, &mut self.conn, &self.signals).await;
+            (self.erased, self.last) = (true, Instant::now());
+        } else if self.erased && !self.trash && quiet >= QUIET {
+            self.erased = !empty_log(self.conn.as_mut()).await;
+            self.last = Instant::now();
+        }
+    }
+
+    /// Refuses what comes later, writes what waits, and closes the connection.
+    async fn close(&mut self) {
+        self.jobs.close();
+        self.write_waiting().await;
+        let stopping = Instant::now();
+        while self.trash && self.conn.is_some() && stopping.elapsed() < LAST_SWEEPS {
+            self.trash = sweep(&self.target, &mut self.conn, &self.signals).await;
+        }
+        // The last connection to close folds the log into the file, so that one file is the whole database.
+        if let Some(conn) = self.conn.take()
+            && let Err(error) = conn.close().await
+        {
+            tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
         }
     }
 }
@@ -175,57 +336,6 @@ impl SqliteWriter {
 struct Target {
     options: SqliteConnectOptions,
     watch: StorageWatch,
-}
-
-async fn work(
-    target: Target,
-    mut jobs: mpsc::Receiver<Box<dyn Job>>,
-    stop: CancellationToken,
-    signals: Signals,
-) {
-    let mut conn = None;
-    let mut group = Vec::with_capacity(GROUP);
-    let mut erased = false;
-    // An earlier run may have left some.
-    let mut trash = true;
-    loop {
-        let sweeping = trash && conn.is_some();
-        let taken = tokio::select! {
-            biased;
-            taken = jobs.recv_many(&mut group, GROUP) => taken,
-            () = tokio::time::sleep(BREATH), if sweeping => {
-                trash = sweep(&target, &mut conn, &signals).await;
-                erased = true;
-                continue;
-            }
-            () = tokio::time::sleep(QUIET), if erased && !sweeping => {
-                erased = !empty_log(conn.as_mut()).await;
-                continue;
-            }
-            // Nothing waits: then what comes later is refused, and this ends.
-            () = stop.cancelled(), if !jobs.is_closed() => {
-                jobs.close();
-                continue;
-            }
-        };
-        if taken == 0 {
-            break;
-        }
-        if group.iter().any(|job| job.erases()) {
-            (erased, trash) = (true, true);
-        }
-        commit_group(&target, &mut conn, &mut group).await;
-    }
-    let stopping = Instant::now();
-    while trash && conn.is_some() && stopping.elapsed() < LAST_SWEEPS {
-        trash = sweep(&target, &mut conn, &signals).await;
-    }
-    // The last connection to close folds the log into the file, so that one file is the whole database.
-    if let Some(conn) = conn
-        && let Err(error) = conn.close().await
-    {
-        tracing::warn!(%error, "the database was not closed cleanly; nothing is lost");
-    }
 }
 
 /// Takes some terms that are gone out of the index; says whether there may be more.
@@ -363,8 +473,17 @@ async fn run_all(
     group: &mut [Box<dyn Job>],
 ) -> Result<()> {
     let writes = u32::try_from(group.len()).unwrap_or(u32::MAX);
-    for job in group {
-        job.run(conn).await?;
+    let mut quicks = Vec::with_capacity(group.len());
+    for job in &mut *group {
+        quicks.push(job.quick()?);
+    }
+    let known: Vec<_> = quicks.iter().flatten().collect();
+    let mut done = QuickAppend::run_many(conn, &known).await?.into_iter();
+    for (job, quick) in group.iter_mut().zip(quicks) {
+        match quick {
+            Some(quick) if done.next() == Some(true) => job.done_quick(quick),
+            _ => job.run(conn).await?,
+        }
     }
     let began = Instant::now();
     sqlx::raw_sql("COMMIT").execute(conn).await?;
@@ -407,15 +526,19 @@ async fn try_quick(
     slot: &mut Option<SqliteConnection>,
     job: &mut Box<dyn Job>,
 ) -> Result<bool> {
+    let Some(quick) = job.quick()? else {
+        return Ok(false);
+    };
     // Whoever opens the database has more to do than this.
     let Some(mut conn) = slot.take() else {
         return Ok(false);
     };
     let began = Instant::now();
-    let error = match job.run_quick(&mut conn).await {
+    let error = match quick.run_alone(&mut conn).await {
         Ok(done) => {
             *slot = Some(conn);
             if done {
+                job.done_quick(quick);
                 target.watch.commit.observe(began.elapsed().as_secs_f64());
                 target.watch.group.observe(1.0);
                 target.watch.note(None);
@@ -443,11 +566,11 @@ pub async fn write_postgres<W: Write>(
     pool: &PgPool,
     signals: &Signals,
     watch: &StorageWatch,
-    write: W,
+    mut write: W,
 ) -> Result<W::Output> {
     let mut tried = 1;
     loop {
-        let outcome = try_postgres(pool, signals, watch, &write).await;
+        let outcome = try_postgres(pool, signals, watch, &mut write).await;
         watch.note(outcome.as_ref().err());
         match outcome {
             Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
@@ -463,19 +586,17 @@ async fn try_postgres<W: Write>(
     pool: &PgPool,
     signals: &Signals,
     watch: &StorageWatch,
-    write: &W,
+    write: &mut W,
 ) -> Result<W::Output> {
     let mut held = watch.acquire(pool).await?;
-    let began = Instant::now();
-    let mut conn = Conn::postgres(&mut held).alone();
-    let quick = match write.quick(&mut conn) {
-        Some(quick) => quick.await?,
-        None => None,
-    };
-    if let Some(output) = quick {
-        watch.commit.observe(began.elapsed().as_secs_f64());
-        signals.send(conn.into_signals());
-        return Ok(output);
+    if let Some(quick) = write.quick()? {
+        let began = Instant::now();
+        if quick.run_postgres(&mut held).await? {
+            watch.commit.observe(began.elapsed().as_secs_f64());
+            signals.send(vec![quick.signal()]);
+            let answer = write.answer_quick(quick);
+            return answer.ok_or(StorageError::Corrupt("a write without an answer"));
+        }
     }
     let mut transaction = held.begin().await?;
     let mut conn = Conn::postgres(&mut transaction);
@@ -510,13 +631,10 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_is_full_is_an_answer() {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let writer = SqliteWriter {
-            queue,
-            patience: Duration::from_millis(20),
-            signals: Signals::new(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-        };
+        let patience = Duration::from_millis(20);
+        let options = SqliteConnectOptions::new();
+        let writer = SqliteWriter::new(queue, jobs, options, patience, &StorageWatch::default());
+        let place = Arc::clone(&writer.bench.place).lock_owned().await;
         let write = || {
             let writer = writer.clone();
             tokio::spawn(async move { writer.write(Nothing).await })
@@ -528,7 +646,10 @@ mod tests {
         }
         let refused = writer.write(Nothing).await;
         assert!(matches!(refused, Err(StorageError::Busy)), "{refused:?}");
-        drop(jobs);
+        let mut place = place;
+        place.jobs.close();
+        while place.jobs.try_recv().is_ok() {}
+        drop(place);
         for write in waiting {
             let ended = write.await.unwrap();
             assert!(matches!(ended, Err(StorageError::Stopped)), "{ended:?}");
