@@ -328,7 +328,8 @@ impl Database {
         match self {
             Self::Sqlite { readers, watch, .. } => {
                 let mut held = watch.acquire(readers).await?;
-                // CROSS JOIN keeps the index first: asked row by row it would be slow.
+                // CROSS JOIN keeps the index first, and what it found before the messages: else all of the session's
+                // are looked at.
                 let found = sqlx::query_as(
                     "SELECT id, found.seq AS seq, position, role, erased, EXISTS (SELECT 1 FROM elisions \
                      WHERE elisions.tenant_id = $1 AND elisions.session_id = $2 \
@@ -337,7 +338,7 @@ impl Database {
                       ON search_rows.id = search_terms.rowid WHERE search_terms MATCH $3 \
                       AND search_rows.tenant_id = $1 AND search_rows.session_id = $2 \
                       AND search_rows.seq < $4 ORDER BY search_rows.seq DESC LIMIT $5) AS found \
-                     JOIN messages ON messages.tenant_id = $1 AND messages.session_id = $2 \
+                     CROSS JOIN messages ON messages.tenant_id = $1 AND messages.session_id = $2 \
                      AND messages.seq = found.seq ORDER BY found.seq DESC",
                 )
                 .bind(key.tenant.0)

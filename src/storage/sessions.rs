@@ -532,14 +532,15 @@ impl Database {
         labels.resize(2 * MOST_LABELS, None);
         let mut label = labels.into_iter();
         let mut next = || label.next().flatten();
+        // Materialised: in the order of the groups, SQLite would walk through all labels of the tenant.
         reading!(self, pool => {
             let found = sqlx::query_as(concat!(
             "SELECT ", columns!(), " FROM sessions WHERE tenant_id = $1 AND id < $2 AND deleted_at IS NULL \
              AND ($3 IS NULL OR status = $3) AND ($4 IS NULL OR agent_name = $4) \
              AND ($5 IS NULL OR mode = $5) AND ($6 = 0 OR id IN (\
-               SELECT session_id FROM session_metadata WHERE tenant_id = $1 \
-               AND digest IN ($7, $8, $9, $10, $11, $12, $13, $14) \
-               GROUP BY session_id HAVING count(*) >= $6)) \
+               WITH labelled AS MATERIALIZED (SELECT session_id FROM session_metadata WHERE tenant_id = $1 \
+               AND digest IN ($7, $8, $9, $10, $11, $12, $13, $14)) \
+               SELECT session_id FROM labelled GROUP BY session_id HAVING count(*) >= $6)) \
              ORDER BY id DESC LIMIT $15"
         ))
         .bind(tenant.0)
