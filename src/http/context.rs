@@ -1,5 +1,6 @@
 //! `GET /sessions/{id}/context`: what the model should see now.
 
+use actix_web::body::SizedStream;
 use actix_web::http::{StatusCode, header};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, get};
@@ -170,19 +171,29 @@ pub fn send(
         }
     }
     start.push_str(r#","messages":["#);
-    start.push_str(&rendered.messages);
     let Some(rest) = rendered.rest else {
-        start.push_str("]}");
-        return Ok(response.body(start));
+        if rendered.messages.len() <= COPIED {
+            start.push_str(&rendered.messages);
+            start.push_str("]}");
+            return Ok(response.body(start));
+        }
+        let parts = [start, rendered.messages, "]}".to_owned()].map(Bytes::from);
+        let length: usize = parts.iter().map(Bytes::len).sum();
+        let parts = stream::iter(parts.map(Ok::<_, Problem>));
+        return Ok(response.body(SizedStream::new(length as u64, parts)));
     };
     // The end of the object is written when all messages are.
-    let body = stream::unfold(Part::Start(Bytes::from(start), rest), next_part);
-    Ok(response.streaming(body))
+    let start = Part::Start(Bytes::from(start), Bytes::from(rendered.messages), rest);
+    Ok(response.streaming(stream::unfold(start, next_part)))
 }
+
+/// Bytes of messages up to which copying them is cheaper than sending them as a part of their own.
+const COPIED: usize = 64 << 10;
 
 /// What of a streamed body is to be sent next.
 enum Part {
-    Start(Bytes, TailReader),
+    Start(Bytes, Bytes, TailReader),
+    Messages(Bytes, TailReader),
     Pages(TailReader),
     Done,
 }
@@ -190,7 +201,10 @@ enum Part {
 async fn next_part(part: Part) -> Option<(Result<Bytes, Problem>, Part)> {
     let mut reader = match part {
         Part::Done => return None,
-        Part::Start(bytes, reader) => return Some((Ok(bytes), Part::Pages(reader))),
+        Part::Start(start, messages, reader) => {
+            return Some((Ok(start), Part::Messages(messages, reader)));
+        }
+        Part::Messages(messages, reader) => return Some((Ok(messages), Part::Pages(reader))),
         Part::Pages(reader) => reader,
     };
     loop {
@@ -200,7 +214,10 @@ async fn next_part(part: Part) -> Option<(Result<Bytes, Problem>, Part)> {
             Ok(None) => Some((Ok(Bytes::from_static(b"]}")), Part::Done)),
             // A page of instructions alone. An empty chunk would end the body.
             Ok(Some(page)) if page.is_empty() => continue,
-            Ok(Some(page)) => Some((Ok(Bytes::from(format!(",{page}"))), Part::Pages(reader))),
+            Ok(Some(mut page)) => {
+                page.insert(0, ',');
+                Some((Ok(Bytes::from(page)), Part::Pages(reader)))
+            }
         };
     }
 }

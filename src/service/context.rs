@@ -156,7 +156,11 @@ impl TailReader {
             last
         } else {
             self.database
-                .find_page_end(self.key, self.after, last, self.bytes)
+                .find_page_end(
+                    self.key,
+                    (self.after, last),
+                    (self.bytes, self.view.history_bytes),
+                )
                 .await?
         };
         let (text, bytes) = if self.overlay.is_empty() && !self.view.joins {
@@ -407,11 +411,13 @@ impl Frame {
 }
 
 /// Puts a page behind messages.
-pub(super) fn push_page(messages: &mut String, page: &str) {
-    if !messages.is_empty() && !page.is_empty() {
+pub(super) fn push_page(messages: &mut String, page: String) {
+    if messages.is_empty() {
+        *messages = page;
+    } else if !page.is_empty() {
         messages.push(',');
+        messages.push_str(&page);
     }
-    messages.push_str(page);
 }
 
 /// The beginning of a context, up to what is built whole.
@@ -422,7 +428,7 @@ pub(super) async fn read_some(
     let mut messages = frame.opening.clone();
     let mut rest = None;
     while let Some(page) = reader.next().await? {
-        push_page(&mut messages, &page);
+        push_page(&mut messages, page);
         if messages.len() > WHOLE_BYTES {
             rest = Some(reader);
             break;
@@ -442,7 +448,7 @@ pub(super) async fn read_all(
 ) -> Result<String, ServiceError> {
     let mut messages = frame.opening.clone();
     while let Some(page) = reader.next().await? {
-        push_page(&mut messages, &page);
+        push_page(&mut messages, page);
     }
     Ok(messages)
 }

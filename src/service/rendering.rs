@@ -54,7 +54,7 @@ pub(super) async fn build(
     while let Some(page) = reader.next().await? {
         take(&page);
         if is_whole {
-            push_page(&mut messages, &page);
+            push_page(&mut messages, page);
             // Another form can only be made of the whole.
             if messages.len() > WHOLE_BYTES && format == Format::OpenAi {
                 (messages, is_whole) = (String::new(), false);

@@ -315,31 +315,43 @@ impl Database {
         .await)?)
     }
 
-    /// Where the page behind `after` ends: the `seq` of its last message. `bytes` are those of all positions before it.
+    /// Where the page behind `after` ends: the `seq` of its last message. `bytes` are those of all positions before it,
+    /// `in_all` those of the whole history, `i64::MAX` if that is not known. It is guessed from how large messages are on the whole, and looked up in
+    /// one row, so that no message is read to find its end.
     ///
     /// # Errors
     /// The database gave no answer.
     pub async fn find_page_end(
         &self,
         key: SessionKey,
-        after: i64,
-        up_to: i64,
-        bytes: i64,
+        (after, up_to): (i64, i64),
+        (bytes, in_all): (i64, i64),
     ) -> Result<i64> {
-        let end: Option<i64> = reading!(self, pool => sqlx::query_scalar(
-            "SELECT max(seq) FROM (SELECT seq, bytes_before FROM messages WHERE tenant_id = $1 \
-             AND session_id = $2 AND seq > $3 AND seq <= $4 AND position IS NOT NULL \
-             ORDER BY seq LIMIT $6) AS page WHERE bytes_before < $5"
-        )
-        .bind(key.tenant.0)
-        .bind(key.session)
-        .bind(after)
-        .bind(up_to)
-        .bind(bytes.saturating_add(PAGE_BYTES))
-        .bind(PAGE_MESSAGES)
-        .fetch_one(pool)
-        .await)?;
-        Ok(end.unwrap_or(up_to))
+        let left = (up_to - after).max(1);
+        let mut span = if in_all == i64::MAX {
+            PAGE_MESSAGES
+        } else {
+            left.saturating_mul(PAGE_BYTES) / in_all.saturating_sub(bytes).max(1)
+        };
+        loop {
+            span = span.clamp(1, PAGE_MESSAGES.min(left));
+            let end = after + span;
+            let behind: Option<i64> = reading!(self, pool => sqlx::query_scalar(
+                "SELECT bytes_before FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 \
+                 AND position IS NOT NULL ORDER BY seq LIMIT 1"
+            )
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(end)
+            .fetch_optional(pool)
+            .await)?;
+            match behind {
+                Some(behind) if behind - bytes > 2 * PAGE_BYTES && span > 1 => span /= 4,
+                // The last message is in it: how large that makes it is not known from a row behind.
+                None if span > 64 => span /= 4,
+                _ => return Ok(end),
+            }
+        }
     }
 
     /// The messages of the tail behind `after`, up to and with `up_to`, as the plan shows them.

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use super::due::Marking;
 use super::events;
 use super::heads::Head;
-use super::quick::QuickAppend;
 use super::items;
+use super::quick::QuickAppend;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
     CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
