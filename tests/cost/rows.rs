@@ -27,7 +27,8 @@ const TO_SUMMARISED: &[(Request, usize)] = &[
 ];
 const TO_PRUNED: &[(Request, usize)] = &[
     (Request::DispatchFirst, 4),
-    (Request::ContextWithPlan, 1),
+    // Once as it is stored, which is of no use then, and once as it is shown.
+    (Request::ContextWithPlan, 2),
     (Request::DispatchCarried, 3),
 ];
 
