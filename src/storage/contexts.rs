@@ -384,11 +384,11 @@ impl Database {
             .await)?,
             Some(plan) => reading!(self, pool => sqlx::query_as(concat!(
                 "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN shown \
-                 ELSE fill || ',' || shown END, ',' ORDER BY seq) AS bodies, \
+                 ELSE fill || ',' || shown END, ',') AS bodies, \
                  CAST(sum(bytes) AS BIGINT) AS bytes, \
                  (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
                 shown!(),
-                ") AS page"
+                " ORDER BY messages.seq) AS page"
             ))
             .bind(key.tenant.0)
             .bind(key.session)
