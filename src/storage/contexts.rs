@@ -207,14 +207,33 @@ macro_rules! shown {
 /// What a head is read from: the session's row, and what else decides how its context is read.
 macro_rules! head {
     () => {
-        "compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
+        concat!(
+            "compact_summary, compact_size, compaction_version, compact_seq, compact_tokens, \
          compact_bytes, last_seq, position_count, history_tokens, history_bytes, \
          instruction_tokens, tail, revision, rewrites, (SELECT to_position FROM compactions \
          WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS made_size, \
-         status, model, pruning, dispatch_count, plan_dispatch, EXISTS (SELECT 1 FROM elisions \
-         WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version) AS has_plan, \
-         EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
-         AND role = 'assistant' AND (NOT starts_group OR length = 0 AND item IS NOT NULL)) AS has_joins"
+         status, model, pruning, dispatch_count, plan_dispatch, ",
+            has_plan!(),
+            " AS has_plan, ",
+            has_joins!(),
+            " AS has_joins"
+        )
+    };
+}
+
+/// Whether a plan shows anything of the tail otherwise than it is stored.
+macro_rules! has_plan {
+    () => {
+        "EXISTS (SELECT 1 FROM elisions \
+         WHERE tenant_id = $1 AND session_id = $2 AND version = compaction_version)"
+    };
+}
+
+/// Whether rows of the tail are joined, or left out.
+macro_rules! has_joins {
+    () => {
+        "EXISTS (SELECT 1 FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
+         AND role = 'assistant' AND (NOT starts_group OR length = 0 AND item IS NOT NULL))"
     };
 }
 
@@ -238,7 +257,8 @@ impl Database {
              (SELECT starts_turn FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
               AND position IS NOT NULL AND NOT (role = 'assistant' AND length = 0 AND item IS NOT NULL) \
               ORDER BY seq LIMIT 1) AS first_starts_turn, \
-             CASE WHEN history_bytes - compact_bytes <= $3 THEN (SELECT string_agg(shown, ',') FROM \
+             CASE WHEN history_bytes - compact_bytes <= $3 AND NOT ", has_plan!(), " AND NOT ", has_joins!(), " \
+             THEN (SELECT string_agg(shown, ',') FROM \
               (SELECT CASE WHEN fill IS NULL OR position = compact_size THEN body ELSE fill || ',' || body END AS shown \
               FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > compact_seq \
               AND position IS NOT NULL ORDER BY seq) AS page) END AS bodies \
