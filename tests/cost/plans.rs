@@ -46,9 +46,14 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "the index holds instructions alone",
     ),
     (
-        "AND joined.role = 'assistant' AND NOT joined.starts_group)",
+        "AND joined.role = 'assistant' AND (NOT joined.starts_group OR",
         "messages",
         "the index holds such rows alone, and one is enough",
+    ),
+    (
+        "AND deleted_at IS NULL AND id IN (",
+        "sessions",
+        "as many rows as ids; where a tenant has few sessions, reading all of them is as near",
     ),
     (
         "DELETE FROM messages WHERE tenant_id = $1 AND session_id = $2",
