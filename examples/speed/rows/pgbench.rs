@@ -26,21 +26,21 @@ fn append_script() -> String {
     format!(
         "\\set n :n + 1\n\
          \\set id :client_id * 100000000000 + :n\n\
-         BEGIN;\n\
-         UPDATE sessions SET revision = revision WHERE tenant_id = 1 AND id = {SESSION} AND deleted_at IS NULL RETURNING *;\n\
-         INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, starts_group, \
-         incomplete, length, tokens, length_before, tokens_before, bytes_before, call_index, tool_name, body_digest, \
-         content_digest, calls, usage, fill, body) VALUES (1, {SESSION}, '2026-01-01', :n, :n, :id, 'user', TRUE, TRUE, \
-         FALSE, 500, 125, :n, :n, :n, NULL, NULL, decode(repeat('00', 32), 'hex'), decode(repeat('00', 32), 'hex'), NULL, \
-         NULL, NULL, '{body}');\n\
-         UPDATE sessions SET last_seq = :n, message_count = :n, position_count = :n, history_length = :n, \
-         history_tokens = :n, history_bytes = :n, instruction_tokens = 0, tail = tail, updated_at = '2026-01-01', \
-         revision = revision + 1, event_seq = event_seq + 1, due_at = due_at, due_waits = due_waits, \
-         due_failures = due_failures, stalls = stalls, stalled_tokens = stalled_tokens \
-         WHERE tenant_id = 1 AND id = {SESSION};\n\
-         INSERT INTO events (tenant_id, session_id, id, type, data, created_at) VALUES (1, {SESSION}, :n, \
-         'message.appended', '{{\"firstSeq\": 1, \"lastSeq\": 1, \"count\": 1}}', '2026-01-01');\n\
-         COMMIT;\n"
+         WITH head AS (UPDATE sessions SET last_seq = :n, message_count = :n, position_count = :n, \
+         history_length = :n, history_tokens = :n, history_bytes = :n, instruction_tokens = 0, tail = tail, \
+         due_at = NULL, updated_at = '2026-01-01', revision = revision + 1, event_seq = event_seq + 1 \
+         WHERE tenant_id = 1 AND id = {SESSION} AND revision >= 0 AND event_seq >= 0 AND updated_at > '2000-01-01' \
+         AND status = 'active' AND deleted_at IS NULL AND turn_until IS NULL AND due_at IS NULL \
+         AND NOT due_waits AND stalled_tokens IS NULL RETURNING CAST(0 AS BIGINT) AS done), \
+         added AS (INSERT INTO messages (tenant_id, session_id, created_at, seq, position, id, role, starts_turn, \
+         starts_group, incomplete, length, tokens, length_before, tokens_before, bytes_before, call_index, tool_name, \
+         body_digest, content_digest, calls, usage, fill, item, body) SELECT 1, {SESSION}, CAST('2026-01-01' AS timestamptz), \
+         CAST(:n AS bigint), CAST(:n AS bigint), CAST(:id AS text), 'user', TRUE, TRUE, FALSE, 500, 125, \
+         CAST(:n AS bigint), CAST(:n AS bigint), CAST(:n AS bigint), NULL, NULL, decode(repeat('00', 32), 'hex'), \
+         decode(repeat('00', 32), 'hex'), NULL, NULL, NULL, NULL, '{body}' FROM head), \
+         told AS (INSERT INTO events (tenant_id, session_id, id, type, data, created_at) SELECT 1, {SESSION}, CAST(:n AS bigint), \
+         'message.appended', '{{\"firstSeq\": 1, \"lastSeq\": 1, \"count\": 1}}', CAST('2026-01-01' AS timestamptz) FROM head) \
+         SELECT done FROM head;\n"
     )
 }
 
