@@ -66,7 +66,7 @@ pub fn slice<W: Send>(
     run(workers, &step, &|started| started.elapsed() < time)
 }
 
-/// As [`slice`], for as long as something else goes on.
+/// As [`slice()`], for as long as something else goes on.
 pub fn slice_while<W: Send>(
     workers: &mut [W],
     goes_on: impl Fn() -> bool + Sync,
