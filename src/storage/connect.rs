@@ -11,7 +11,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
 use tokio::sync::broadcast;
 
-use super::writer::{SqliteWriter, write_postgres};
+use super::transactions::write_postgres;
+use super::writer::SqliteWriter;
 use super::{
     Conn, Heads, Result, Signal, Signals, StorageError, StorageWatch, Write, on_both, reading,
 };

@@ -38,6 +38,7 @@ mod search;
 mod sessions;
 mod tenants;
 mod timestamp;
+mod transactions;
 mod transfer;
 mod turns;
 mod watch;

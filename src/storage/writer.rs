@@ -1,4 +1,4 @@
-//! How a [`Write`] runs: through the one writer on SQLite, in a transaction of its own on PostgreSQL.
+//! How a [`Write`] runs on SQLite: through the one writer.
 //!
 //! SQLite takes one writer at a time whatever we do. So one task at a time has the writing connection, takes
 //! what waits in the queue, and commits it together: one sync for many requests. If anything in such
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqliteConnection};
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,7 +34,7 @@ const LAST_SWEEPS: Duration = Duration::from_secs(2);
 /// How long emptying the log waits for readers, in milliseconds.
 const SHORT_WAIT: i64 = 50;
 /// Tries of one transaction that meets concurrent ones.
-const TRIES: u32 = 6;
+pub(super) const TRIES: u32 = 6;
 
 /// A write whose type is forgotten, with the way back to its caller.
 trait Job: Send {
@@ -561,56 +561,8 @@ async fn try_quick(
     }
 }
 
-/// Runs a write in a PostgreSQL transaction, again if it met a concurrent one.
-pub async fn write_postgres<W: Write>(
-    pool: &PgPool,
-    signals: &Signals,
-    watch: &StorageWatch,
-    mut write: W,
-) -> Result<W::Output> {
-    let mut tried = 1;
-    loop {
-        let outcome = try_postgres(pool, signals, watch, &mut write).await;
-        watch.note(outcome.as_ref().err());
-        match outcome {
-            Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {
-                back_off(tried).await;
-                tried += 1;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-async fn try_postgres<W: Write>(
-    pool: &PgPool,
-    signals: &Signals,
-    watch: &StorageWatch,
-    write: &mut W,
-) -> Result<W::Output> {
-    let mut held = watch.acquire(pool).await?;
-    if let Some(quick) = write.quick()? {
-        let began = Instant::now();
-        if quick.run_postgres(&mut held).await? {
-            watch.commit.observe(began.elapsed().as_secs_f64());
-            signals.send(vec![quick.signal()]);
-            let answer = write.answer_quick(quick);
-            return answer.ok_or(StorageError::Corrupt("a write without an answer"));
-        }
-    }
-    let mut transaction = held.begin().await?;
-    let mut conn = Conn::postgres(&mut transaction);
-    let output = write.run(&mut conn).await?;
-    let committed = conn.into_signals();
-    let began = Instant::now();
-    transaction.commit().await?;
-    watch.commit.observe(began.elapsed().as_secs_f64());
-    signals.send(committed);
-    Ok(output)
-}
-
 /// 2, 4, 8 … milliseconds.
-async fn back_off(tried: u32) {
+pub(super) async fn back_off(tried: u32) {
     tokio::time::sleep(Duration::from_millis(1 << tried.min(10))).await;
 }
 
