@@ -29,6 +29,8 @@ const GROUP: usize = 128;
 const QUIET: Duration = Duration::from_millis(500);
 /// How long nothing is written before terms that are gone are taken out of the index, a few at a time.
 const BREATH: Duration = Duration::from_millis(20);
+/// How often it is looked whether anything waits that nobody works on.
+const ORPHANED: Duration = Duration::from_secs(1);
 /// How long that may hold up a stop. What is left is taken out after the next start.
 const LAST_SWEEPS: Duration = Duration::from_secs(2);
 /// How long emptying the log waits for readers, in milliseconds.
@@ -254,6 +256,13 @@ impl SqliteWriter {
                 biased;
                 () = self.stop.cancelled() => break,
                 () = self.bench.untidy.notified() => {}
+                // A task that ended with its runtime leaves behind what still waited.
+                () = tokio::time::sleep(ORPHANED) => {
+                    if self.waiting() > 0 {
+                        self.set_to_work();
+                    }
+                    continue;
+                }
             }
             loop {
                 tokio::select! {
