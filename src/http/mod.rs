@@ -38,8 +38,6 @@ use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::middleware::{Condition, from_fn};
 use actix_web::web::{self, Data};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
-use utoipa_actix_web::AppExt;
-use utoipa_actix_web::service_config::ServiceConfig;
 
 pub use access::Door;
 pub use intake::Intake;
@@ -51,55 +49,75 @@ pub use watch::watch_app;
 
 use crate::service::Service;
 
-/// Every route that the OpenAPI document describes.
-fn routes(config: &mut ServiceConfig<'_>) {
-    config
-        .service(agents::put_agent)
-        .service(agents::list_agents)
-        .service(agents::get_agent)
-        .service(agents::delete_agent)
-        .service(sessions::create_session)
-        .service(sessions::list_sessions)
-        .service(sessions::get_session)
-        .service(sessions::patch_session)
-        .service(sessions::delete_session)
-        .service(sessions::close_session)
-        .service(sessions::reopen_session)
-        .service(sessions::reset_session)
-        .service(messages::append_messages)
-        .service(messages::list_messages)
-        .service(messages::get_message)
-        .service(search::search_session)
-        .service(rewrites::replace_message)
-        .service(rewrites::erase_message)
-        .service(rewrites::rewind_session)
-        .service(rewrites::fork_session)
-        .service(rewrites::restore_compaction)
-        .service(context::get_context)
-        .service(dispatches::dispatch_context)
-        .service(dispatches::list_dispatches)
-        .service(dispatches::get_dispatch)
-        .service(dispatches::get_stats)
-        .service(turns::run_turn)
-        .service(turns::list_turns)
-        .service(turns::get_turn)
-        .service(turns::cancel_turn)
-        .service(compactions::compact_session)
-        .service(compactions::list_compactions)
-        .service(compactions::get_compaction)
-        .service(events::session_events)
-        .service(events::all_events)
-        .configure(v1::routes)
-        .service(tenants::list_tenants)
-        .service(tenants::get_tenant)
-        .service(tenants::patch_tenant)
-        .service(keys::create_key)
-        .service(keys::list_keys)
-        .service(keys::revoke_key)
-        .service(operations::live)
-        .service(operations::ready)
-        .service(operations::metrics)
-        .service(operations::openapi_document);
+/// Adds every route to whatever takes them. They are tried in this order, so those that agents ask for all the time
+/// stand first.
+macro_rules! add_routes {
+    ($config:expr) => {
+        $config
+            .service(messages::append_messages)
+            .service(context::get_context)
+            .service(dispatches::dispatch_context)
+            .service(turns::run_turn)
+            .service(messages::list_messages)
+            .service(sessions::get_session)
+            .service(agents::put_agent)
+            .service(agents::list_agents)
+            .service(agents::get_agent)
+            .service(agents::delete_agent)
+            .service(sessions::create_session)
+            .service(sessions::list_sessions)
+            .service(sessions::patch_session)
+            .service(sessions::delete_session)
+            .service(sessions::close_session)
+            .service(sessions::reopen_session)
+            .service(sessions::reset_session)
+            .service(messages::get_message)
+            .service(search::search_session)
+            .service(rewrites::replace_message)
+            .service(rewrites::erase_message)
+            .service(rewrites::rewind_session)
+            .service(rewrites::fork_session)
+            .service(rewrites::restore_compaction)
+            .service(dispatches::list_dispatches)
+            .service(dispatches::get_dispatch)
+            .service(dispatches::get_stats)
+            .service(turns::list_turns)
+            .service(turns::get_turn)
+            .service(turns::cancel_turn)
+            .service(compactions::compact_session)
+            .service(compactions::list_compactions)
+            .service(compactions::get_compaction)
+            .service(events::session_events)
+            .service(events::all_events)
+            .service(v1::conversations::create_conversation)
+            .service(v1::conversations::get_conversation)
+            .service(v1::conversations::update_conversation)
+            .service(v1::conversations::delete_conversation)
+            .service(v1::items::create_items)
+            .service(v1::items::list_items)
+            .service(v1::items::get_item)
+            .service(v1::items::delete_item)
+            .service(v1::compact::compact_response)
+            .service(tenants::list_tenants)
+            .service(tenants::get_tenant)
+            .service(tenants::patch_tenant)
+            .service(keys::create_key)
+            .service(keys::list_keys)
+            .service(keys::revoke_key)
+            .service(operations::live)
+            .service(operations::ready)
+            .service(operations::metrics)
+            .service(operations::openapi_document)
+    };
+}
+
+/// Every route, with what the OpenAPI document says of it. That takes megabytes, so no worker has it.
+fn describe(config: &mut utoipa_actix_web::service_config::ServiceConfig<'_>) {
+    add_routes!(config);
+}
+
+fn serve(config: &mut web::ServiceConfig) {
+    add_routes!(config);
 }
 
 /// The whole application for one worker.
@@ -117,12 +135,10 @@ pub fn app(
         InitError = (),
     >,
 > {
-    let (app, _) = App::new()
-        .into_utoipa_app()
-        .configure(routes)
-        .split_for_parts();
     let cors = Condition::new(!door.origins.is_empty(), cross_origin(&door.origins));
-    app.app_data(service)
+    App::new()
+        .configure(serve)
+        .app_data(service)
         .app_data(door)
         .app_data(intake)
         .app_data(refusals)

@@ -88,7 +88,7 @@ const DESCRIPTION: &str = "A session store that keeps an agent's history short w
 fn document() -> Value {
     let (_, api) = App::new()
         .into_utoipa_app()
-        .configure(super::routes)
+        .configure(super::describe)
         .split_for_parts();
     let mut document = serde_json::to_value(&api).unwrap_or_default();
     let mut parts = serde_json::Map::new();

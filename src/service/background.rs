@@ -6,6 +6,7 @@
 //! deleted by whoever comes first.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,8 +43,9 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 impl Service {
     /// Begins with all of it, on the runtime that was passed in. `listen` is where other replicas are heard.
     pub fn start(&self, listen: Option<ListenUrl>) {
-        let signals = self.database().signals();
-        self.spawn(Self::pass_signals_on, signals);
+        // What this process commits wakes its own readers at once.
+        let hub = Arc::clone(&self.inner.hub);
+        self.database().tell(move |signal| hub.apply(signal));
         self.spawn(Self::poll, ());
         self.spawn(Self::sweep, ());
         self.spawn(Self::tidy, ());
@@ -78,17 +80,6 @@ impl Service {
         let work = closing.run_until_cancelled_owned(work(self.clone(), argument));
         let work = self.inner.background.track_future(work);
         self.inner.runtime.spawn(work);
-    }
-
-    /// What this process commits wakes its own readers at once.
-    async fn pass_signals_on(self, mut signals: broadcast::Receiver<Signal>) {
-        loop {
-            match signals.recv().await {
-                Ok(signal) => self.inner.hub.apply(signal),
-                Err(broadcast::error::RecvError::Lagged(_)) => self.inner.hub.look(),
-                Err(broadcast::error::RecvError::Closed) => return,
-            }
-        }
     }
 
     /// Looks into the database for what no signal told of. Without readers it asks nothing.

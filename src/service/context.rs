@@ -9,7 +9,7 @@ use crate::domain::context::{Joiner, Opening, RENDERER_VERSION, TailRow, summary
 use crate::storage::{ContextHead, Database, OpeningRow, SessionKey, View};
 
 /// Rendered bytes up to which a context is built whole, so that an error can still be a status.
-pub(super) const WHOLE_BYTES: usize = 4 << 20;
+const WHOLE_BYTES: usize = 4 << 20;
 /// Times a context is read anew because the history was rewritten meanwhile.
 pub(super) const TRIES: u32 = 5;
 

@@ -6,9 +6,13 @@
 use sha2::{Digest, Sha256};
 
 use super::ServiceError;
-use super::context::{Format, Frame, Rendered, TailReader, WHOLE_BYTES, push_page, to_anthropic};
+use super::context::{Format, Frame, Rendered, TailReader, push_page, to_anthropic};
 use crate::domain::prefix::{Digested, Digester, Notes};
 use crate::storage::Previous;
+
+/// Rendered bytes up to which a dispatch is kept between its record and its answer. More than a context is built whole
+/// of: whoever reads that a second time pays for it twice.
+const KEPT_BYTES: usize = 12 << 20;
 
 /// A rendered dispatch: what is sent, and its digests.
 pub(super) struct Built {
@@ -56,7 +60,7 @@ pub(super) async fn build(
         if is_whole {
             push_page(&mut messages, page);
             // Another form can only be made of the whole.
-            if messages.len() > WHOLE_BYTES && format == Format::OpenAi {
+            if messages.len() > KEPT_BYTES && format == Format::OpenAi {
                 (messages, is_whole) = (String::new(), false);
             }
         }

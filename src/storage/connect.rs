@@ -8,9 +8,10 @@ use log::LevelFilter;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, PgPool, SqlitePool};
+use sqlx::{ConnectOptions, Connection, Postgres, Sqlite};
 use tokio::sync::broadcast;
 
+use super::connections::{Connections, IDLE};
 use super::transactions::write_postgres;
 use super::writer::SqliteWriter;
 use super::{
@@ -21,11 +22,13 @@ use tracing::Instrument;
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 static POSTGRES_MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
 
-/// How long a connection to PostgreSQL is not used before it is asked whether it is still there.
-const IDLE: Duration = Duration::from_secs(1);
-
 /// At which level a statement is logged: its text, which holds no values, and how many rows it gave.
 const STATEMENTS: LevelFilter = LevelFilter::Trace;
+
+/// What the writing connection of SQLite keeps of the file, in KiB, as SQLite spells it.
+const WRITER_CACHE: &str = "-16000";
+/// The same of each that reads: there are several, and the system keeps what they read as well.
+const READER_CACHE: &str = "-8000";
 
 /// Which database, read from its URL.
 #[derive(Clone)]
@@ -98,7 +101,7 @@ pub enum Database {
     /// One writer, several readers.
     Sqlite {
         /// Reading connections.
-        readers: SqlitePool,
+        readers: Connections<Sqlite>,
         /// The queue of the writer, which owns its connection.
         writer: SqliteWriter,
         /// What is remembered of sessions.
@@ -109,7 +112,7 @@ pub enum Database {
     /// One pool.
     Postgres {
         /// Its connections.
-        pool: PgPool,
+        pool: Connections<Postgres>,
         /// Told of what is committed.
         signals: Signals,
         /// What is remembered of sessions.
@@ -133,7 +136,7 @@ fn sqlite_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .foreign_keys(true)
         .busy_timeout(options.busy_timeout)
         .pragma("secure_delete", "ON")
-        .pragma("cache_size", "-16000")
+        .pragma("cache_size", WRITER_CACHE)
         .pragma("journal_size_limit", "67108864")
         .log_statements(STATEMENTS)
         .log_slow_statements(LevelFilter::Off, Duration::MAX)
@@ -166,10 +169,14 @@ impl Database {
                     .max_connections(options.readers)
                     .acquire_timeout(options.acquire_timeout)
                     .test_before_acquire(false)
-                    .connect_with(connect.pragma("query_only", "ON"))
+                    .connect_with(
+                        connect
+                            .pragma("query_only", "ON")
+                            .pragma("cache_size", READER_CACHE),
+                    )
                     .await?;
                 Ok(Self::Sqlite {
-                    readers,
+                    readers: Connections::new(readers, false),
                     writer,
                     heads: Heads::new(),
                     watch,
@@ -198,7 +205,7 @@ impl Database {
                     .await?;
                 let signals = Signals::new();
                 Ok(Self::Postgres {
-                    pool,
+                    pool: Connections::new(pool, true),
                     signals,
                     heads: Heads::new(),
                     watch,
@@ -295,12 +302,22 @@ impl Database {
         }
     }
 
-    /// What is committed through this handle and its clones from now on.
+    /// Has a listener told of what is committed through this handle and its clones from now on, by whoever commits it:
+    /// it has to be quick about it.
+    pub fn tell(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
+        self.told().tell(Box::new(listener));
+    }
+
+    /// What is committed through this handle and its clones from now on, for a listener who is not that quick.
     #[must_use]
     pub fn signals(&self) -> broadcast::Receiver<Signal> {
+        self.told().subscribe()
+    }
+
+    fn told(&self) -> &Signals {
         match self {
-            Self::Sqlite { writer, .. } => writer.signals().subscribe(),
-            Self::Postgres { signals, .. } => signals.subscribe(),
+            Self::Sqlite { writer, .. } => writer.signals(),
+            Self::Postgres { signals, .. } => signals,
         }
     }
 

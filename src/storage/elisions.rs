@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use super::{
-    CHUNKS, Conn, Database, Result, SessionKey, StorageError, chunks, insert_text, on_both,
-    reading, unspell,
+    ByEngine, CHUNKS, Conn, Database, Result, SessionKey, StorageError, chunks, insert_texts,
+    on_both, reading, unspell,
 };
 use crate::domain::message::{Call, Digest256, Role};
 use crate::domain::pruning::{Carried, Elision, Row, Rule};
@@ -104,19 +104,16 @@ impl StoredRow {
 /// Values of an edit that differ from row to row.
 const ROW_VALUES: usize = 9;
 
-static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
-    CHUNKS.map(|rows| {
-        insert_text(
-            "INSERT INTO elisions (tenant_id, session_id, version, dispatch, seq, rule, names_seq, \
-             body_length, body_digest, tokens, saved_tokens, arguments, replacement) VALUES ",
-            4,
-            ROW_VALUES,
-            rows,
-        )
-    })
+static INSERTS: LazyLock<ByEngine<[String; CHUNKS.len()]>> = LazyLock::new(|| {
+    insert_texts(
+        "INSERT INTO elisions (tenant_id, session_id, version, dispatch, seq, rule, names_seq, \
+         body_length, body_digest, tokens, saved_tokens, arguments, replacement) VALUES ",
+        4,
+        ROW_VALUES,
+    )
 });
 
-static BODIES: LazyLock<[String; 3]> = LazyLock::new(|| {
+static BODIES: LazyLock<[String; CHUNKS.len()]> = LazyLock::new(|| {
     CHUNKS.map(|rows| {
         let places: Vec<_> = (3..3 + rows).map(|number| format!("${number}")).collect();
         format!(
@@ -134,13 +131,9 @@ pub(super) async fn insert(
     dispatch: i64,
     elisions: &[NewElision],
 ) -> Result<()> {
-    for (chunk, text) in chunks(elisions, &INSERTS) {
+    for (chunk, text) in chunks(elisions, INSERTS.of(conn)) {
         on_both!(conn, c => {
-            let mut query = sqlx::query(text)
-                .bind(key.tenant.0)
-                .bind(key.session)
-                .bind(version)
-                .bind(dispatch);
+            let mut query = sqlx::query(text);
             for new in chunk {
                 let elision = &new.elision;
                 let arguments = (!elision.arguments.is_empty())
@@ -158,7 +151,14 @@ pub(super) async fn insert(
                     .bind(arguments)
                     .bind(elision.replacement.as_str());
             }
-            query.execute(c).await.map(drop)
+            query
+                .bind(key.tenant.0)
+                .bind(key.session)
+                .bind(version)
+                .bind(dispatch)
+                .execute(c)
+                .await
+                .map(drop)
         })?;
     }
     Ok(())

@@ -77,6 +77,7 @@ impl Database {
                 .bind(text)
                 .execute(&mut *held)
                 .await?;
+            held.give_back();
         }
         Ok(())
     }

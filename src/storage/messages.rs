@@ -12,8 +12,8 @@ use super::items;
 use super::quick::QuickAppend;
 use super::sessions::{Order, SessionRow, WriteRefusal, lock_idle, store_counters};
 use super::{
-    CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
-    insert_text, on_both, one_more, reading, take_page,
+    ByEngine, CHUNKS, Conn, Database, Result, SessionKey, StorageError, Timestamp, Write, chunks,
+    insert_texts, on_both, one_more, reading, take_page,
 };
 use crate::domain::event::Event;
 use crate::domain::message::Message;
@@ -117,7 +117,7 @@ impl Write for AppendMessages {
         head.map_or(Ok(None), |head| self.plan_quick(&head))
     }
 
-    fn answer_quick(&self, done: QuickAppend) -> Option<Self::Output> {
+    fn answer_quick(&self, done: &QuickAppend) -> Option<Self::Output> {
         Some(Ok(self.outcome_of(done)))
     }
 
@@ -127,7 +127,7 @@ impl Write for AppendMessages {
                 && let Some(quick) = self.plan_quick(head)?
                 && quick.run(conn).await?
             {
-                return Ok(Ok(self.outcome_of(quick)));
+                return Ok(Ok(self.outcome_of(&quick)));
             }
             match lock_idle(conn, self.key, self.now).await? {
                 Ok(session) => self.append(conn, &session).await,
@@ -187,16 +187,16 @@ impl AppendMessages {
         QuickAppend::new(self.key, Arc::clone(head), step, self.now).map(Some)
     }
 
-    fn outcome_of(&self, done: QuickAppend) -> AppendOutcome {
-        let step = done.step;
+    fn outcome_of(&self, done: &QuickAppend) -> AppendOutcome {
+        let step = &done.step;
         let rows = step.placement.rows.iter();
         AppendOutcome {
             stored: rows.map(|row| StoredRef::new(row, self.now)).collect(),
             last_seq: step.placement.counters.last_seq,
             compact_size: step.head.compact_size,
             made_due: step.marking.due_at.is_some(),
-            tail: step.placement.tail,
-            head: Some(step.head),
+            tail: step.placement.tail.clone(),
+            head: Some(step.head.clone()),
         }
     }
 
@@ -397,15 +397,12 @@ macro_rules! appended_columns {
 }
 pub(super) use appended_columns;
 
-static INSERTS: LazyLock<[String; 3]> = LazyLock::new(|| {
-    CHUNKS.map(|rows| {
-        insert_text(
-            concat!("INSERT INTO messages (", appended_columns!(), ") VALUES "),
-            3,
-            ROW_VALUES,
-            rows,
-        )
-    })
+static INSERTS: LazyLock<ByEngine<[String; CHUNKS.len()]>> = LazyLock::new(|| {
+    insert_texts(
+        concat!("INSERT INTO messages (", appended_columns!(), ") VALUES "),
+        3,
+        ROW_VALUES,
+    )
 });
 
 /// What is told of rows that are appended; nothing without any.
@@ -425,7 +422,7 @@ pub(super) async fn insert(
     rows: &[Placed],
     now: Timestamp,
 ) -> Result<()> {
-    for (chunk, text) in chunks(rows, &INSERTS) {
+    for (chunk, text) in chunks(rows, INSERTS.of(conn)) {
         insert_chunk(conn, key, chunk, now, text).await?;
     }
     Ok(())
@@ -470,14 +467,17 @@ async fn insert_chunk(
     text: &'static str,
 ) -> Result<()> {
     on_both!(conn, c => {
-        let mut query = sqlx::query(text)
-            .bind(key.tenant.0)
-            .bind(key.session)
-            .bind(now);
+        let mut query = sqlx::query(text);
         for row in rows {
             query = bind_row!(query, row);
         }
-        query.execute(c).await.map(drop)
+        query
+            .bind(key.tenant.0)
+            .bind(key.session)
+            .bind(now)
+            .execute(c)
+            .await
+            .map(drop)
     })?;
     Ok(())
 }

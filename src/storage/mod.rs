@@ -1,6 +1,6 @@
 //! The database: one SQL text for two engines, and the way writes reach them.
 //!
-//! [`Database`] is an enum over the two pools. A statement is written once, with `$1` placeholders,
+//! [`Database`] is an enum over the connections of the two. A statement is written once, with `$1` placeholders,
 //! and [`on_both`] expands it once per engine, natively typed. Not `sqlx::Any` (it fails at run time
 //! on native types), not a trait with two implementations (they drift). The few texts that do differ
 //! stand behind one function each.
@@ -15,6 +15,7 @@ mod backup;
 mod changes;
 mod compactions;
 mod connect;
+mod connections;
 mod contexts;
 mod deletion;
 mod dispatches;
@@ -45,6 +46,7 @@ mod watch;
 mod writer;
 
 use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -259,21 +261,39 @@ const SIGNALS: usize = 4_096;
 
 /// Passes signals on to whoever listens in this process.
 #[derive(Clone)]
-pub struct Signals(broadcast::Sender<Signal>);
+pub struct Signals(Arc<Listeners>);
+
+struct Listeners {
+    /// Told at once, by whoever committed.
+    told: RwLock<Vec<Told>>,
+    queue: broadcast::Sender<Signal>,
+}
+
+type Told = Box<dyn Fn(Signal) + Send + Sync>;
 
 impl Signals {
     fn new() -> Self {
-        Self(broadcast::Sender::new(SIGNALS))
+        Self(Arc::new(Listeners {
+            told: RwLock::default(),
+            queue: broadcast::Sender::new(SIGNALS),
+        }))
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Signal> {
-        self.0.subscribe()
+        self.0.queue.subscribe()
+    }
+
+    fn tell(&self, listener: Told) {
+        let mut told = self.0.told.write().unwrap_or_else(PoisonError::into_inner);
+        told.push(listener);
     }
 
     fn send(&self, signals: Vec<Signal>) {
+        let told = self.0.told.read().unwrap_or_else(PoisonError::into_inner);
         for signal in signals {
+            told.iter().for_each(|listener| listener(signal));
             // An error says that nobody listens.
-            drop(self.0.send(signal));
+            drop(self.0.queue.send(signal));
         }
     }
 }
@@ -304,12 +324,20 @@ macro_rules! reading {
             $crate::storage::Database::Sqlite { readers, watch, .. } => {
                 let mut held = watch.acquire(readers).await?;
                 let $name = &mut *held;
-                $body
+                let outcome = $body;
+                if outcome.is_ok() {
+                    held.give_back();
+                }
+                outcome
             }
             $crate::storage::Database::Postgres { pool, watch, .. } => {
                 let mut held = watch.acquire(pool).await?;
                 let $name = &mut *held;
-                $body
+                let outcome = $body;
+                if outcome.is_ok() {
+                    held.give_back();
+                }
+                outcome
             }
         }
     };
@@ -340,7 +368,7 @@ pub trait Write: Send + Sync + 'static {
     }
 
     /// What the request is answered with once that statement did it.
-    fn answer_quick(&self, _done: QuickAppend) -> Option<Self::Output> {
+    fn answer_quick(&self, _done: &QuickAppend) -> Option<Self::Output> {
         None
     }
 
@@ -377,25 +405,53 @@ fn one_more(limit: usize) -> i64 {
 }
 
 /// Rows that one statement inserts or looks up. Few sizes, so that few texts are prepared.
-const CHUNKS: [usize; 3] = [64, 8, 1];
+const CHUNKS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 
-/// An insert of `rows` rows: `shared` values are the same in every row and stand first, `own` differ.
-fn insert_text(head: &str, shared: usize, own: usize, rows: usize) -> String {
-    let mut text = String::from(head);
-    for row in 0..rows {
-        let values = (1..=shared).chain(shared + row * own + 1..=shared + (row + 1) * own);
-        let values: Vec<_> = values.map(|number| format!("${number}")).collect();
-        text.push_str(if row == 0 { "(" } else { ", (" });
-        text.push_str(&values.join(", "));
-        text.push(')');
+/// Texts of which each engine has its own.
+struct ByEngine<T> {
+    sqlite: T,
+    postgres: T,
+}
+
+impl<T> ByEngine<T> {
+    fn of(&self, conn: &Conn<'_>) -> &T {
+        match conn {
+            Conn::Sqlite(_) => &self.sqlite,
+            Conn::Postgres(_) => &self.postgres,
+        }
     }
-    text
+}
+
+/// An insert of `rows` rows, whose values are bound first; `shared` values behind them are the same in every row, where
+/// they stand first. SQLite looks up the name of each value among all names, so there only the shared ones have one.
+fn insert_text(head: &str, shared: usize, own: usize, rows: usize) -> ByEngine<String> {
+    let text = |value: fn(usize) -> String| {
+        let row = |row: usize| {
+            let shared = (rows * own + 1..=rows * own + shared).map(|number| format!("${number}"));
+            let own = (row * own + 1..=(row + 1) * own).map(value);
+            format!("({})", shared.chain(own).collect::<Vec<_>>().join(", "))
+        };
+        let rows: Vec<_> = (0..rows).map(row).collect();
+        format!("{head}{}", rows.join(", "))
+    };
+    ByEngine {
+        sqlite: text(|_| "?".to_owned()),
+        postgres: text(|number| format!("${number}")),
+    }
+}
+
+/// As [`insert_text`], of each of [`CHUNKS`] rows.
+fn insert_texts(head: &str, shared: usize, own: usize) -> ByEngine<[String; CHUNKS.len()]> {
+    ByEngine {
+        sqlite: CHUNKS.map(|rows| insert_text(head, shared, own, rows).sqlite),
+        postgres: CHUNKS.map(|rows| insert_text(head, shared, own, rows).postgres),
+    }
 }
 
 /// Cuts rows into chunks of the sizes there are texts for, each with its text.
 fn chunks<'r, R>(
     rows: &'r [R],
-    texts: &'static [String; 3],
+    texts: &'static [String; CHUNKS.len()],
 ) -> impl Iterator<Item = (&'r [R], &'static str)> {
     let mut rest = rows;
     std::iter::from_fn(move || {
@@ -442,13 +498,17 @@ mod tests {
 
     #[test]
     fn an_insert_numbers_every_value_of_every_row() {
-        assert_eq!(insert_text("", 2, 2, 1), "($1, $2, $3, $4)");
-        assert_eq!(insert_text("", 1, 2, 2), "($1, $2, $3), ($1, $4, $5)");
+        let one = insert_text("", 2, 2, 1);
+        assert_eq!(one.postgres, "($3, $4, $1, $2)");
+        assert_eq!(one.sqlite, "($3, $4, ?, ?)");
+        let two = insert_text("", 1, 2, 2);
+        assert_eq!(two.postgres, "($5, $1, $2), ($5, $3, $4)");
+        assert_eq!(two.sqlite, "($5, ?, ?), ($5, ?, ?)");
     }
 
     #[test]
     fn chunks_are_all_rows_in_order() {
-        static TEXTS: std::sync::LazyLock<[String; 3]> =
+        static TEXTS: std::sync::LazyLock<[String; CHUNKS.len()]> =
             std::sync::LazyLock::new(|| CHUNKS.map(|size| size.to_string()));
         for count in [0, 1, 7, 8, 9, 64, 65, 147] {
             let rows: Vec<_> = (0..count).collect();

@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::sessions::{SessionRow, lock};
 use super::turns::{BeginTurn, Begun, TurnRefusal};
 use super::{
-    Conn, Database, Result, SessionKey, StorageError, TenantId, Timestamp, Write, on_both,
+    Conn, Database, QuickAppend, Result, SessionKey, StorageError, TenantId, Timestamp, Write,
+    on_both,
 };
 use crate::domain::message::Digest256;
 
@@ -47,7 +48,7 @@ pub enum KeptState {
 }
 
 impl KeptState {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Turn => "turn",
@@ -322,6 +323,24 @@ impl<W: Write> Write for Once<W> {
         self.write.erases()
     }
 
+    fn quick(&mut self) -> Result<Option<QuickAppend>> {
+        if self.of.is_some() {
+            return Ok(None);
+        }
+        let Some(quick) = self.write.quick()? else {
+            return Ok(None);
+        };
+        let kept = match self.write.answer_quick(&quick) {
+            Some(output) => (self.keep)(&output)?,
+            None => None,
+        };
+        Ok(kept.and_then(|kept| quick.once(&self.key, kept)))
+    }
+
+    fn answer_quick(&self, done: &QuickAppend) -> Option<Self::Output> {
+        self.write.answer_quick(done).map(Some)
+    }
+
     fn run<'t>(&'t self, conn: &'t mut Conn<'_>) -> BoxFuture<'t, Result<Self::Output>> {
         Box::pin(async move {
             let free = match self.of {
@@ -478,13 +497,17 @@ impl Database {
     /// The database gave no answer.
     pub async fn look_up(&self, key: &OnceKey) -> Result<Seen> {
         match self {
-            Self::Sqlite { readers, .. } => {
-                let mut conn = readers.acquire().await?;
-                look(&mut Conn::sqlite(&mut conn), key).await
+            Self::Sqlite { readers, watch, .. } => {
+                let mut held = watch.acquire(readers).await?;
+                let seen = look(&mut Conn::sqlite(&mut held), key).await?;
+                held.give_back();
+                Ok(seen)
             }
-            Self::Postgres { pool, .. } => {
-                let mut conn = pool.acquire().await?;
-                look(&mut Conn::postgres(&mut conn), key).await
+            Self::Postgres { pool, watch, .. } => {
+                let mut held = watch.acquire(pool).await?;
+                let seen = look(&mut Conn::postgres(&mut held), key).await?;
+                held.give_back();
+                Ok(seen)
             }
         }
     }

@@ -348,7 +348,9 @@ impl Database {
                 .bind(one_more(limit))
                 .bind(version)
                 .fetch(&mut *held);
-                take_page(found, limit, size).await
+                let page = take_page(found, limit, size).await?;
+                held.give_back();
+                Ok(page)
             }
             Self::Postgres { pool, watch, .. } => {
                 let mut held = watch.acquire(pool).await?;
@@ -371,7 +373,9 @@ impl Database {
                 .bind(one_more(limit))
                 .bind(version)
                 .fetch(&mut *held);
-                take_page(found, limit, size).await
+                let page = take_page(found, limit, size).await?;
+                held.give_back();
+                Ok(page)
             }
         }
     }

@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, Postgres};
 
+use super::connections::Connections;
 use super::writer::{TRIES, back_off};
 use super::{Conn, Result, Signals, StorageError, StorageWatch, Write};
 
 /// Runs a write in a PostgreSQL transaction, again if it met a concurrent one.
 pub async fn write_postgres<W: Write>(
-    pool: &PgPool,
+    pool: &Connections<Postgres>,
     signals: &Signals,
     watch: &StorageWatch,
     mut write: W,
@@ -29,7 +30,7 @@ pub async fn write_postgres<W: Write>(
 }
 
 async fn try_postgres<W: Write>(
-    pool: &PgPool,
+    pool: &Connections<Postgres>,
     signals: &Signals,
     watch: &StorageWatch,
     write: &mut W,
@@ -38,9 +39,10 @@ async fn try_postgres<W: Write>(
     if let Some(quick) = write.quick()? {
         let began = Instant::now();
         if quick.run_postgres(&mut held).await? {
+            held.give_back();
             watch.commit.observe(began.elapsed().as_secs_f64());
             signals.send(vec![quick.signal()]);
-            let answer = write.answer_quick(quick);
+            let answer = write.answer_quick(&quick);
             return answer.ok_or(StorageError::Corrupt("a write without an answer"));
         }
     }
@@ -50,6 +52,7 @@ async fn try_postgres<W: Write>(
     let committed = conn.into_signals();
     let began = Instant::now();
     transaction.commit().await?;
+    held.give_back();
     watch.commit.observe(began.elapsed().as_secs_f64());
     signals.send(committed);
     Ok(output)

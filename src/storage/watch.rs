@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use sqlx::pool::PoolConnection;
-use sqlx::{Database as Engine, Pool};
+use sqlx::Database as Engine;
 
+use super::connections::{Connections, InUse};
 use super::{Database, Result, StorageError, Timestamp, reading};
 
 /// The instruments of a database. Cheap to clone; clones count together.
@@ -54,9 +54,12 @@ impl Default for StorageWatch {
 
 impl StorageWatch {
     /// Takes a connection.
-    pub(super) async fn acquire<D: Engine>(&self, pool: &Pool<D>) -> Result<PoolConnection<D>> {
+    pub(super) async fn acquire<D: Engine>(
+        &self,
+        connections: &Connections<D>,
+    ) -> Result<InUse<D>> {
         let began = Instant::now();
-        let acquired = pool.acquire().await;
+        let acquired = connections.acquire().await;
         self.acquire.observe(began.elapsed().as_secs_f64());
         match acquired {
             Ok(connection) => {
@@ -116,13 +119,12 @@ pub struct PoolState {
     pub most: u32,
 }
 
-fn state_of<D: Engine>(pool: &Pool<D>) -> PoolState {
-    let open = pool.size();
-    let idle = u32::try_from(pool.num_idle()).unwrap_or(open).min(open);
+fn state_of<D: Engine>(connections: &Connections<D>) -> PoolState {
+    let (open, idle) = connections.count();
     PoolState {
         idle,
         in_use: open - idle,
-        most: pool.options().get_max_connections(),
+        most: connections.most(),
     }
 }
 

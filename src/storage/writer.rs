@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::quick::QuickAppend;
+use super::quick::{MOST_ROWS, QuickAppend, SETUP};
 use super::search::Sweep;
 use super::{Conn, Result, Signal, Signals, StorageError, StorageWatch, Write};
 
@@ -47,7 +47,7 @@ trait Job: Send {
     /// What it is as one statement, told once.
     fn quick(&mut self) -> Result<Option<QuickAppend>>;
     /// It was done by that statement.
-    fn done_quick(&mut self, done: QuickAppend);
+    fn done_quick(&mut self, done: &QuickAppend);
     /// Tells of what was committed, and answers.
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
@@ -88,7 +88,7 @@ impl<W: Write> Job for Waiting<W> {
         self.write.quick()
     }
 
-    fn done_quick(&mut self, done: QuickAppend) {
+    fn done_quick(&mut self, done: &QuickAppend) {
         self.committed = vec![done.signal()];
         self.output = self.write.answer_quick(done);
     }
@@ -347,6 +347,14 @@ struct Target {
     watch: StorageWatch,
 }
 
+impl Target {
+    async fn connect(&self) -> Result<SqliteConnection, sqlx::Error> {
+        let mut conn = self.options.connect().await?;
+        sqlx::raw_sql(SETUP.as_str()).execute(&mut conn).await?;
+        Ok(conn)
+    }
+}
+
 /// Takes some terms that are gone out of the index; says whether there may be more.
 async fn sweep(target: &Target, conn: &mut Option<SqliteConnection>, signals: &Signals) -> bool {
     let (reply, answer) = oneshot::channel();
@@ -397,6 +405,7 @@ async fn commit_group(
     conn: &mut Option<SqliteConnection>,
     group: &mut Vec<Box<dyn Job>>,
 ) {
+    commit_quick(target, conn, group).await;
     if group.len() > 1 {
         match in_transaction(target, conn, group).await {
             Ok(()) => {
@@ -452,7 +461,6 @@ async fn try_transaction(
     let mut conn = match slot.take() {
         Some(conn) => conn,
         None => target
-            .options
             .connect()
             .await
             .map_err(|error| Failure::Begin(error.into()))?,
@@ -482,17 +490,8 @@ async fn run_all(
     group: &mut [Box<dyn Job>],
 ) -> Result<()> {
     let writes = u32::try_from(group.len()).unwrap_or(u32::MAX);
-    let mut quicks = Vec::with_capacity(group.len());
-    for job in &mut *group {
-        quicks.push(job.quick()?);
-    }
-    let known: Vec<_> = quicks.iter().flatten().collect();
-    let mut done = QuickAppend::run_many(conn, &known).await?.into_iter();
-    for (job, quick) in group.iter_mut().zip(quicks) {
-        match quick {
-            Some(quick) if done.next() == Some(true) => job.done_quick(quick),
-            _ => job.run(conn).await?,
-        }
+    for job in group {
+        job.run(conn).await?;
     }
     let began = Instant::now();
     sqlx::raw_sql("COMMIT").execute(conn).await?;
@@ -507,9 +506,6 @@ async fn commit_alone(
     job: &mut Box<dyn Job>,
 ) -> Result<()> {
     let mut tried = 1;
-    if Instant::now() <= job.deadline() && try_quick(target, conn, job).await? {
-        return Ok(());
-    }
     loop {
         if Instant::now() > job.deadline() {
             return Err(StorageError::Busy);
@@ -529,43 +525,79 @@ async fn commit_alone(
     }
 }
 
-/// Tries a write as one statement. What another connection stood in the way of is left to a transaction.
-async fn try_quick(
+/// Commits those that are one statement, as one together, and answers them. What that does not do is left: a session
+/// that is not as was remembered, and whatever failed, of which a transaction then says whose fault it is.
+async fn commit_quick(
     target: &Target,
     slot: &mut Option<SqliteConnection>,
-    job: &mut Box<dyn Job>,
-) -> Result<bool> {
-    let Some(quick) = job.quick()? else {
-        return Ok(false);
-    };
+    group: &mut Vec<Box<dyn Job>>,
+) {
     // Whoever opens the database has more to do than this.
+    if slot.is_none() {
+        return;
+    }
+    let now = Instant::now();
+    let mut left = Vec::new();
+    let mut taken = Vec::with_capacity(group.len());
+    for mut job in group.drain(..) {
+        match job.quick() {
+            Ok(Some(quick)) if now <= job.deadline() => taken.push((job, quick)),
+            // What is not readable is so for its transaction, too.
+            _ => left.push(job),
+        }
+    }
+    let mut rest = taken.into_iter().peekable();
+    while rest.peek().is_some() {
+        let mut rows = 0;
+        let mut fits = |(_, quick): &(Box<dyn Job>, QuickAppend)| {
+            rows += quick.rows();
+            rows <= MOST_ROWS
+        };
+        let chunk = std::iter::from_fn(|| rest.next_if(&mut fits));
+        let (jobs, quicks): (Vec<_>, Vec<_>) = chunk.unzip();
+        let done = run_quick(target, slot, &quicks).await;
+        for (index, (mut job, quick)) in jobs.into_iter().zip(&quicks).enumerate() {
+            if done.get(index) == Some(&true) {
+                job.done_quick(quick);
+                job.answer(Ok(()));
+            } else {
+                left.push(job);
+            }
+        }
+    }
+    *group = left;
+}
+
+/// Says of each whether it is committed.
+async fn run_quick(
+    target: &Target,
+    slot: &mut Option<SqliteConnection>,
+    quicks: &[QuickAppend],
+) -> Vec<bool> {
     let Some(mut conn) = slot.take() else {
-        return Ok(false);
+        return Vec::new();
     };
+    let quicks: Vec<_> = quicks.iter().collect();
     let began = Instant::now();
-    let error = match quick.run_alone(&mut conn).await {
+    match QuickAppend::run_sqlite(&mut conn, &quicks).await {
         Ok(done) => {
             *slot = Some(conn);
-            if done {
-                job.done_quick(quick);
+            let writes = done.iter().filter(|done| **done).count();
+            if let Ok(writes @ 1..) = u32::try_from(writes) {
                 target.watch.commit.observe(began.elapsed().as_secs_f64());
-                target.watch.group.observe(1.0);
+                target.watch.group.observe(f64::from(writes));
                 target.watch.note(None);
             }
-            return Ok(done);
+            done
         }
-        Err(error) => error,
-    };
-    // It fails where no transaction is open any more; a connection that is lost says so in another way.
-    let ended = sqlx::raw_sql("ROLLBACK").execute(&mut conn).await;
-    if ended.is_ok() || matches!(error, StorageError::Contended(_)) {
-        *slot = Some(conn);
-    }
-    match error {
-        StorageError::Contended(_) | StorageError::Duplicate(_) => Ok(false),
-        error => {
-            target.watch.note(Some(&error));
-            Err(error)
+        Err(error) => {
+            // The statement was its own transaction, so none is open; but a connection may be lost.
+            if let StorageError::Contended(_) | StorageError::Duplicate(_) | StorageError::Full(_) =
+                error
+            {
+                *slot = Some(conn);
+            }
+            Vec::new()
         }
     }
 }

@@ -3,17 +3,15 @@
 //! The same sessions, storage and rules as everywhere; other shapes. Members that are not known are let
 //! pass, as newer clients send more of them. Errors have that API's shape, see `error`.
 
-mod compact;
-mod conversations;
+pub(super) mod compact;
+pub(super) mod conversations;
 mod error;
-mod items;
+pub(super) mod items;
 mod read;
 mod retries;
 
 pub use error::{document, is_path, status};
 pub use retries::{Refusals, Try};
-
-use utoipa_actix_web::service_config::ServiceConfig;
 
 /// The schemas of what is taken here, each with the name of its component in the OpenAPI document. They describe; what is
 /// read is checked by `read` and `domain::items`, which let pass what they do not know.
@@ -39,17 +37,3 @@ pub const DOCUMENTS: [(&str, &str); 5] = [
         include_str!("../../../schemas/items-compact.json"),
     ),
 ];
-
-/// Every route under `/v1`.
-pub fn routes(config: &mut ServiceConfig<'_>) {
-    config
-        .service(conversations::create_conversation)
-        .service(conversations::get_conversation)
-        .service(conversations::update_conversation)
-        .service(conversations::delete_conversation)
-        .service(items::create_items)
-        .service(items::list_items)
-        .service(items::get_item)
-        .service(items::delete_item)
-        .service(compact::compact_response);
-}

@@ -425,13 +425,15 @@ mod tests {
         let Database::Sqlite { readers, .. } = &database else {
             panic!("an SQLite database");
         };
+        let mut held = readers.acquire().await.unwrap();
         let found = sqlx::query_as(
             "SELECT tables.name, columns.name, columns.\"notnull\" FROM pragma_table_list AS tables, \
              pragma_table_info(tables.name) AS columns WHERE tables.type = 'table'",
         )
-        .fetch_all(readers)
+        .fetch_all(&mut *held)
         .await
         .unwrap();
+        held.give_back();
         database.close().await;
         found
     }

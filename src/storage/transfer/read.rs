@@ -2,22 +2,22 @@
 
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Postgres, Row, Sqlite};
 use uuid::Uuid;
 
 use super::{Column, Kind, SESSIONS, Table, Value};
+use crate::storage::connections::InUse;
 use crate::storage::{Database, Result, SessionKey, StorageError, TenantId, Timestamp, reading};
 
 /// A connection that sees the database as it was at one moment, for a program that reads to the end. While it lives,
 /// no other reader has the connection.
 pub enum Snapshot {
     /// In WAL mode a read transaction keeps no writer waiting.
-    Sqlite(PoolConnection<Sqlite>),
+    Sqlite(InUse<Sqlite>),
     /// `REPEATABLE READ`.
-    Postgres(PoolConnection<Postgres>),
+    Postgres(InUse<Postgres>),
 }
 
 /// Takes the rows of a table, one after the other.
@@ -30,16 +30,16 @@ impl Database {
     /// The database gave no answer.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         match self {
-            Self::Sqlite { readers, .. } => {
-                let mut conn = readers.acquire().await?;
+            Self::Sqlite { readers, watch, .. } => {
+                let mut conn = watch.acquire(readers).await?;
                 // The first read fixes the moment.
                 sqlx::raw_sql("BEGIN; SELECT count(*) FROM tenants")
                     .execute(&mut *conn)
                     .await?;
                 Ok(Snapshot::Sqlite(conn))
             }
-            Self::Postgres { pool, .. } => {
-                let mut conn = pool.acquire().await?;
+            Self::Postgres { pool, watch, .. } => {
+                let mut conn = watch.acquire(pool).await?;
                 sqlx::raw_sql("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     .execute(&mut *conn)
                     .await?;

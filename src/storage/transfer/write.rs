@@ -80,13 +80,14 @@ impl Write for BeginImport {
             );
             let text = insert_text(&head, 3, SESSIONS.columns.len(), 1);
             let until = self.now.plus(PATIENCE);
-            on_both!(conn, c => {
-                let query = sqlx::query(AssertSqlSafe(text))
-                    .bind(self.key.tenant.0)
-                    .bind(self.key.session)
-                    .bind(until);
-                bind_all!(query, &self.row).execute(c).await.map(drop)
-            })?;
+            let text = text.of(conn).clone();
+            on_both!(conn, c => bind_all!(sqlx::query(AssertSqlSafe(text)), &self.row)
+                .bind(self.key.tenant.0)
+                .bind(self.key.session)
+                .bind(until)
+                .execute(c)
+                .await
+                .map(drop))?;
             store_labels(conn, self.key, &self.labels).await?;
             Ok(ImportBegun::Yes)
         })
@@ -136,12 +137,13 @@ impl ImportRows {
             self.table.column_list()
         );
         let text = insert_text(&head, 2, self.table.columns.len(), rows.len());
-        on_both!(conn, c => {
-            let query = sqlx::query(AssertSqlSafe(text))
-                .bind(self.key.tenant.0)
-                .bind(self.key.session);
-            bind_all!(query, rows.iter().flatten()).execute(c).await.map(drop)
-        })?;
+        let text = text.of(conn).clone();
+        on_both!(conn, c => bind_all!(sqlx::query(AssertSqlSafe(text)), rows.iter().flatten())
+            .bind(self.key.tenant.0)
+            .bind(self.key.session)
+            .execute(c)
+            .await
+            .map(drop))?;
         Ok(())
     }
 }
