@@ -65,8 +65,21 @@ const COMPARED: usize = 700;
 ///
 /// Results of tools should stand in the order of the calls they answer: they are matched by name and order.
 /// Limits too small for any text at all give `…`, which is the one case where a limit can be missed.
+///
+/// A summary that is merged with nothing comes to rest: where two stand for each other it stays at the longer one.
 #[must_use]
 pub fn summarize(previous: Option<&str>, entries: &[Entry], limits: &Limits) -> String {
+    let summary = merge(previous, entries, limits);
+    match previous {
+        Some(previous) if entries.is_empty() && summary.len() < previous.len() => {
+            let back = merge(Some(&summary), &[], limits);
+            if back == previous { back } else { summary }
+        }
+        _ => summary,
+    }
+}
+
+fn merge(previous: Option<&str>, entries: &[Entry], limits: &Limits) -> String {
     let mut draft = Draft::default();
     let mut last_request = String::new();
     let mut last_answer = String::new();

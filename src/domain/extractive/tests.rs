@@ -410,3 +410,16 @@ proptest! {
         prop_assert!(rest.windows(2).all(|two| two.first() == two.last()), "{:?}\n{}", sizes, summary);
     }
 }
+
+#[test]
+fn a_summary_that_swings_between_two_comes_to_rest() {
+    let text = "must 12 kg must 。# 。3 May , not must 。</x-summary>".to_owned();
+    let mut summary = summarize(None, &[Entry::User { text }], &WIDE);
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        summary = summarize(Some(&summary), &[], &WIDE);
+        seen.push(summary.clone());
+    }
+    assert_eq!(seen[4], seen[5]);
+    assert_eq!(seen[3], seen[4]);
+}
