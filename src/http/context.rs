@@ -208,16 +208,13 @@ async fn next_part(part: Part) -> Option<(Result<Bytes, Problem>, Part)> {
         Part::Pages(reader) => reader,
     };
     loop {
-        return match reader.next().await {
+        return match reader.next_behind().await {
             // An error cuts the connection: the client never takes half a context for a whole one.
             Err(error) => Some((Err(error.into()), Part::Done)),
             Ok(None) => Some((Ok(Bytes::from_static(b"]}")), Part::Done)),
             // A page of instructions alone. An empty chunk would end the body.
             Ok(Some(page)) if page.is_empty() => continue,
-            Ok(Some(mut page)) => {
-                page.insert(0, ',');
-                Some((Ok(Bytes::from(page)), Part::Pages(reader)))
-            }
+            Ok(Some(page)) => Some((Ok(Bytes::from(page)), Part::Pages(reader))),
         };
     }
 }

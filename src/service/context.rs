@@ -138,19 +138,54 @@ impl TailReader {
         }
     }
 
-    /// The next messages, joined by commas; `None` at the end.
+    /// Puts the next messages behind a text, with commas between all of them; false at the end.
     ///
     /// # Errors
     /// The history was rewritten since the head was read, or the database failed.
-    pub async fn next(&mut self) -> Result<Option<String>, ServiceError> {
+    pub async fn next(&mut self, into: &mut String) -> Result<bool, ServiceError> {
+        let comma = !into.is_empty();
+        self.read(into, comma).await
+    }
+
+    /// The next messages, each with a comma before it; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`TailReader::next`].
+    pub async fn next_behind(&mut self) -> Result<Option<String>, ServiceError> {
+        let mut page = String::new();
+        Ok(self.read(&mut page, true).await?.then_some(page))
+    }
+
+    async fn read(&mut self, into: &mut String, comma: bool) -> Result<bool, ServiceError> {
         let last = self.view.last_seq;
-        if let Some(ready) = self.ready.take() {
-            self.after = last;
-            return Ok(Some(ready));
-        }
         if self.after >= last {
-            return Ok(None);
+            return Ok(false);
         }
+        let before = into.len();
+        if comma {
+            into.push(',');
+        }
+        let start = into.len();
+        match self.ready.take() {
+            Some(ready) => {
+                self.after = last;
+                if into.is_empty() {
+                    *into = ready;
+                } else {
+                    into.push_str(&ready);
+                }
+            }
+            None => self.read_page(into).await?,
+        }
+        if into.len() == start {
+            // A page may hold instructions alone, which stand at the front already.
+            into.truncate(before);
+        }
+        Ok(true)
+    }
+
+    async fn read_page(&mut self, into: &mut String) -> Result<(), ServiceError> {
+        let last = self.view.last_seq;
         let is_last = self.view.history_bytes - self.bytes <= crate::storage::PAGE_BYTES;
         let end = if is_last {
             last
@@ -163,20 +198,20 @@ impl TailReader {
                 )
                 .await?
         };
-        let (text, bytes) = if self.overlay.is_empty() && !self.view.joins {
+        if self.overlay.is_empty() && !self.view.joins {
             let page = self
                 .database
-                .load_tail_page(self.key, &self.view, self.after, end)
+                .load_tail_page(self.key, &self.view, (self.after, end), into)
                 .await?;
             self.check(page.rewrites)?;
-            (page.bodies.unwrap_or_default(), page.bytes.unwrap_or(0))
+            self.bytes = page.behind.unwrap_or(self.view.history_bytes);
         } else {
-            self.join_page(end).await?
-        };
-        self.bytes += bytes;
+            let (text, bytes) = self.join_page(end).await?;
+            into.push_str(&text);
+            self.bytes += bytes;
+        }
         self.after = end;
-        // A page may hold instructions alone, which stand at the front already.
-        Ok(Some(text))
+        Ok(())
     }
 
     fn check(&self, rewrites: Option<i64>) -> Result<(), ServiceError> {
@@ -410,16 +445,6 @@ impl Frame {
     }
 }
 
-/// Puts a page behind messages.
-pub(super) fn push_page(messages: &mut String, page: String) {
-    if messages.is_empty() {
-        *messages = page;
-    } else if !page.is_empty() {
-        messages.push(',');
-        messages.push_str(&page);
-    }
-}
-
 /// The beginning of a context, up to what is built whole.
 pub(super) async fn read_some(
     frame: &Frame,
@@ -427,8 +452,7 @@ pub(super) async fn read_some(
 ) -> Result<Rendered, ServiceError> {
     let mut messages = frame.opening.clone();
     let mut rest = None;
-    while let Some(page) = reader.next().await? {
-        push_page(&mut messages, page);
+    while reader.next(&mut messages).await? {
         if messages.len() > WHOLE_BYTES {
             rest = Some(reader);
             break;
@@ -447,9 +471,7 @@ pub(super) async fn read_all(
     mut reader: TailReader,
 ) -> Result<String, ServiceError> {
     let mut messages = frame.opening.clone();
-    while let Some(page) = reader.next().await? {
-        push_page(&mut messages, page);
-    }
+    while reader.next(&mut messages).await? {}
     Ok(messages)
 }
 

@@ -189,7 +189,7 @@ impl Service {
     ) -> Result<Option<Kept>, ServiceError> {
         let key = self.once_key(caller.tenant, key);
         match self.database().look_up(&key).await? {
-            Seen::New | Seen::Stale(_) => Ok(None),
+            Seen::New | Seen::Stale(..) => Ok(None),
             Seen::Answered(kept) => Ok(Some(kept)),
             Seen::Other => Err(ServiceError::KeyTaken),
             Seen::AtWork(until) => {

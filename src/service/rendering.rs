@@ -6,7 +6,7 @@
 use sha2::{Digest, Sha256};
 
 use super::ServiceError;
-use super::context::{Format, Frame, Rendered, TailReader, push_page, to_anthropic};
+use super::context::{Format, Frame, Rendered, TailReader, to_anthropic};
 use crate::domain::prefix::{Digested, Digester, Notes};
 use crate::storage::Previous;
 
@@ -43,26 +43,24 @@ pub(super) async fn build(
             length: u64::try_from(previous.openai_bytes).unwrap_or(0),
         }
     }));
-    let (mut messages, mut is_empty, mut is_whole) = (frame.opening.clone(), true, true);
-    let mut take = |text: &str| {
-        if text.is_empty() {
-            return;
+    let (mut messages, mut is_whole) = (frame.opening.clone(), true);
+    digester.update(messages.as_bytes());
+    loop {
+        if !is_whole {
+            let Some(page) = reader.next_behind().await? else {
+                break;
+            };
+            digester.update(page.as_bytes());
+            continue;
         }
-        if !is_empty {
-            digester.update(b",");
+        let before = messages.len();
+        if !reader.next(&mut messages).await? {
+            break;
         }
-        digester.update(text.as_bytes());
-        is_empty = false;
-    };
-    take(&messages);
-    while let Some(page) = reader.next().await? {
-        take(&page);
-        if is_whole {
-            push_page(&mut messages, page);
-            // Another form can only be made of the whole.
-            if messages.len() > KEPT_BYTES && format == Format::OpenAi {
-                (messages, is_whole) = (String::new(), false);
-            }
+        digester.update(messages.as_bytes().get(before..).unwrap_or_default());
+        // Another form can only be made of the whole.
+        if messages.len() > KEPT_BYTES && format == Format::OpenAi {
+            (messages, is_whole) = (String::new(), false);
         }
     }
     let ended = digester.finish();

@@ -551,8 +551,6 @@ impl Service {
 
 /// The rest of a large context, in memory: the model server is sent it in one piece.
 async fn read_rest(messages: &mut String, mut rest: TailReader) -> Result<(), ServiceError> {
-    while let Some(page) = rest.next().await? {
-        super::context::push_page(messages, page);
-    }
+    while rest.next(messages).await? {}
     Ok(())
 }

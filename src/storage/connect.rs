@@ -287,7 +287,20 @@ impl Database {
                     signals,
                     watch,
                     ..
-                } => write_postgres(pool, signals, watch, write).await,
+                } => {
+                    let (pool, signals) = (pool.clone(), signals.clone());
+                    let written = write_postgres(pool, signals, watch.clone(), write);
+                    // A task of its own: a client that goes away must not leave a transaction open behind it. The driver
+                    // takes one whose beginning was not waited for to be none.
+                    let written = tokio::spawn(written.in_current_span()).await;
+                    written.unwrap_or_else(|error| {
+                        Err(if error.is_panic() {
+                            StorageError::Corrupt("a write panicked")
+                        } else {
+                            StorageError::Stopped
+                        })
+                    })
+                }
             }
         };
         // A write may be large; one future of it is enough.

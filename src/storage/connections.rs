@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Database as Engine};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// How long a connection that may be gone is not used before it is asked whether it is still there.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
@@ -32,6 +32,8 @@ struct Shared<D: Engine> {
     may_break: bool,
     places: Arc<Semaphore>,
     hand: Mutex<Vec<AtHand<D>>>,
+    /// Something was put at hand.
+    put: Notify,
 }
 
 /// One that nobody uses.
@@ -75,6 +77,7 @@ impl<D: Engine> Connections<D> {
             may_break,
             places: Arc::new(Semaphore::new(places)),
             hand: Mutex::new(Vec::new()),
+            put: Notify::new(),
         });
         tokio::spawn(give_unused_back(Arc::downgrade(&shared)));
         Self(shared)
@@ -85,33 +88,49 @@ impl<D: Engine> Connections<D> {
     /// # Errors
     /// None came free in time, or none can be opened.
     pub(super) async fn acquire(&self) -> Result<InUse<D>, sqlx::Error> {
-        let began = Instant::now();
-        let place = Arc::clone(&self.0.places).acquire_owned();
-        let place = tokio::time::timeout(self.0.patience, place)
+        tokio::time::timeout(self.0.patience, self.wait())
             .await
-            .map_err(|_| sqlx::Error::PoolTimedOut)?
-            .map_err(|_| sqlx::Error::PoolClosed)?;
-        let held = |conn, home, taken| InUse {
-            conn,
-            home,
-            taken,
-            shared: Arc::clone(&self.0),
-            _place: place,
-        };
-        while let Some(mut at_hand) = self.0.take() {
-            if self.0.may_break && at_hand.since.elapsed() >= IDLE {
-                let left = self.0.patience.saturating_sub(began.elapsed());
-                let asked = tokio::time::timeout(left, at_hand.conn.ping()).await;
-                if !matches!(asked, Ok(Ok(()))) {
-                    // It is gone: nothing to say good-bye to.
-                    drop(at_hand.conn.detach());
-                    continue;
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    async fn wait(&self) -> Result<InUse<D>, sqlx::Error> {
+        let place = Arc::clone(&self.0.places).acquire_owned().await;
+        let place = place.map_err(|_| sqlx::Error::PoolClosed)?;
+        let at_hand = loop {
+            if let Some(at_hand) = self.0.take() {
+                match self.ask(at_hand).await {
+                    Some(at_hand) => break at_hand,
+                    None => continue,
                 }
             }
-            return Ok(held(at_hand.conn, at_hand.home, at_hand.taken));
+            tokio::select! {
+                biased;
+                conn = self.0.pool.acquire() => {
+                    let now = Instant::now();
+                    break AtHand { conn: conn?, home: here(), taken: now, since: now };
+                }
+                // One whose user went away has no place any more, but may keep the driver's pool waiting.
+                () = self.0.put.notified() => {}
+            }
+        };
+        Ok(InUse {
+            conn: at_hand.conn,
+            home: at_hand.home,
+            taken: at_hand.taken,
+            shared: Arc::clone(&self.0),
+            _place: place,
+        })
+    }
+
+    /// Asks a connection that may be gone whether it is still there; `None` if it is not.
+    async fn ask(&self, mut at_hand: AtHand<D>) -> Option<AtHand<D>> {
+        if self.0.may_break && at_hand.since.elapsed() >= IDLE && at_hand.conn.ping().await.is_err()
+        {
+            // Nothing to say good-bye to.
+            drop(at_hand.conn.detach());
+            return None;
         }
-        let conn = self.0.pool.acquire().await?;
-        Ok(held(conn, here(), Instant::now()))
+        Some(at_hand)
     }
 
     /// Those that are open, and those of them that nobody uses.
@@ -155,6 +174,7 @@ impl<D: Engine> Shared<D> {
         // Looked at under the lock: what is put behind the end would be closed by nobody.
         if !self.places.is_closed() {
             hand.push(at_hand);
+            self.put.notify_one();
         }
     }
 
@@ -191,6 +211,11 @@ impl<D: Engine> Drop for Shared<D> {
 }
 
 impl<D: Engine> InUse<D> {
+    /// Has it closed instead of given back: a transaction is begun in it that may not be ended.
+    pub(super) fn close_when_dropped(&mut self) {
+        self.conn.close_on_drop();
+    }
+
     /// Keeps it at hand for the next: whatever it was asked it has answered.
     pub(super) fn give_back(self) {
         if self.taken.elapsed() < KEPT {

@@ -5,6 +5,8 @@
 //! nothing that it points at; whatever does is seen by that counter. Bodies are joined by the
 //! database, so that a context of ten thousand messages is a handful of values here.
 
+use sqlx::Row;
+
 use super::{Database, Result, SessionKey, StorageError, reading};
 use crate::domain::pairing::Tail;
 
@@ -158,15 +160,25 @@ pub struct CarriedRow {
     pub rewrites: Option<i64>,
 }
 
-/// Some messages of the tail.
-#[derive(Debug, Clone, sqlx::FromRow)]
+/// What is known of a page of the tail beside its messages.
+#[derive(Debug, Clone, Copy)]
 pub struct TailPage {
-    /// Their bodies and the results shown between them, joined by commas.
-    pub bodies: Option<String>,
-    /// Bytes that they take, as `bytes_before` counts them.
-    pub bytes: Option<i64>,
-    /// The session's counter when they were read.
+    /// Bytes of all positions before the first one behind it, as `bytes_before` counts them; `None` at the end.
+    pub behind: Option<i64>,
+    /// The session's counter when it was read.
     pub rewrites: Option<i64>,
+}
+
+/// Puts the first column of a page's row behind a text, without a copy of its own: it may be large.
+macro_rules! take_page_row {
+    ($row:expr, $into:expr) => {{
+        let row = $row;
+        $into.push_str(row.try_get::<Option<&str>, _>(0)?.unwrap_or_default());
+        TailPage {
+            behind: row.try_get(1)?,
+            rewrites: row.try_get(2)?,
+        }
+    }};
 }
 
 /// A message of the tail as the plan shows it.
@@ -201,6 +213,15 @@ macro_rules! shown {
          AND elisions.body_digest = messages.body_digest \
          WHERE messages.tenant_id = $1 AND messages.session_id = $2 AND messages.seq > $3 \
          AND messages.seq <= $4 AND position IS NOT NULL"
+    };
+}
+
+/// What is known of a page of the tail beside its messages: where the next one begins in bytes, and the counter.
+macro_rules! behind {
+    () => {
+        "(SELECT bytes_before FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $4 \
+         AND position IS NOT NULL ORDER BY seq LIMIT 1) AS behind, \
+         (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites"
     };
 }
 
@@ -374,7 +395,8 @@ impl Database {
         }
     }
 
-    /// The messages of the tail behind `after`, up to and with `up_to`, as the plan shows them.
+    /// Puts the messages of the tail behind `after`, up to and with `up_to`, as the plan shows them, behind a text: joined
+    /// by commas, with the results shown between them.
     ///
     /// # Errors
     /// The database gave no answer.
@@ -382,43 +404,47 @@ impl Database {
         &self,
         key: SessionKey,
         view: &View,
-        after: i64,
-        up_to: i64,
+        (after, up_to): (i64, i64),
+        into: &mut String,
     ) -> Result<TailPage> {
         // The fill of the first message belongs to a group behind the pointer.
         Ok(match view.plan {
-            None => reading!(self, pool => sqlx::query_as(
-                "SELECT string_agg(shown, ',') AS bodies, CAST(sum(bytes) AS BIGINT) AS bytes, \
-                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM \
-                 (SELECT CASE WHEN fill IS NULL OR position = $5 THEN body ELSE fill || ',' || body END AS shown, \
-                 octet_length(body) + coalesce(octet_length(item), 0) AS bytes FROM messages \
-                 WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
-                 AND position IS NOT NULL ORDER BY seq) AS page"
-            )
-            .bind(key.tenant.0)
-            .bind(key.session)
-            .bind(after)
-            .bind(up_to)
-            .bind(view.compact_size)
-            .fetch_one(pool)
-            .await)?,
-            Some(plan) => reading!(self, pool => sqlx::query_as(concat!(
-                "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN shown \
-                 ELSE fill || ',' || shown END, ',') AS bodies, \
-                 CAST(sum(bytes) AS BIGINT) AS bytes, \
-                 (SELECT rewrites FROM sessions WHERE tenant_id = $1 AND id = $2) AS rewrites FROM (",
-                shown!(),
-                " ORDER BY messages.seq) AS page"
-            ))
-            .bind(key.tenant.0)
-            .bind(key.session)
-            .bind(after)
-            .bind(up_to)
-            .bind(view.compact_size)
-            .bind(view.version)
-            .bind(plan)
-            .fetch_one(pool)
-            .await)?,
+            None => reading!(self, pool => {
+                let row = sqlx::query(concat!(
+                    "SELECT string_agg(shown, ','), ", behind!(), " FROM \
+                     (SELECT CASE WHEN fill IS NULL OR position = $5 THEN body ELSE fill || ',' || body END AS shown \
+                     FROM messages WHERE tenant_id = $1 AND session_id = $2 AND seq > $3 AND seq <= $4 \
+                     AND position IS NOT NULL ORDER BY seq) AS page"
+                ))
+                .bind(key.tenant.0)
+                .bind(key.session)
+                .bind(after)
+                .bind(up_to)
+                .bind(view.compact_size)
+                .fetch_one(pool)
+                .await;
+                row.and_then(|row| Ok(take_page_row!(row, into)))
+            })?,
+            Some(plan) => reading!(self, pool => {
+                let row = sqlx::query(concat!(
+                    "SELECT string_agg(CASE WHEN fill IS NULL OR position = $5 THEN shown \
+                     ELSE fill || ',' || shown END, ','), ",
+                    behind!(),
+                    " FROM (",
+                    shown!(),
+                    " ORDER BY messages.seq) AS page"
+                ))
+                .bind(key.tenant.0)
+                .bind(key.session)
+                .bind(after)
+                .bind(up_to)
+                .bind(view.compact_size)
+                .bind(view.version)
+                .bind(plan)
+                .fetch_one(pool)
+                .await;
+                row.and_then(|row| Ok(take_page_row!(row, into)))
+            })?,
         })
     }
 

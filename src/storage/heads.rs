@@ -18,6 +18,8 @@ use crate::domain::pairing::{Counters, Tail};
 const REMEMBERED: usize = 4_096;
 /// Bytes of a session's policy and end of history; larger ones are not remembered.
 const LARGEST: usize = 4_096;
+/// What is counted for each call beside its texts.
+const EACH: usize = 64;
 
 /// What an append needs to know of a session.
 #[derive(Debug, Clone)]
@@ -86,8 +88,15 @@ impl Head {
     }
 
     fn is_small(&self) -> bool {
-        let calls = self.tail.calls.len() + self.tail.interrupted.len();
-        self.policy.len() + calls * 64 <= LARGEST
+        let tail = &self.tail;
+        let calls = tail.calls.iter();
+        let calls = calls
+            .map(|waits| waits.call.id.len() + waits.call.name.as_ref().map_or(0, String::len));
+        let ended = tail.interrupted.iter();
+        let ended = ended.map(|ended| ended.call.len() + ended.by.len());
+        let by = tail.interrupted_by.as_ref().map_or(0, String::len);
+        let texts = calls.chain(ended).map(|text| text + EACH).sum::<usize>();
+        self.policy.len() + by + texts <= LARGEST
     }
 }
 

@@ -107,8 +107,8 @@ impl Kept {
 pub enum Seen {
     /// Nothing.
     New,
-    /// What was kept is worth nothing any more; the same request's, if its work failed.
-    Stale(Option<Kept>),
+    /// What was kept until then is worth nothing any more; the same request's, if its work failed.
+    Stale(Timestamp, Option<Kept>),
     /// The same request was answered.
     Answered(Kept),
     /// The same request is at work, until then unless that is renewed.
@@ -150,7 +150,7 @@ async fn look(conn: &mut Conn<'_>, key: &OnceKey) -> Result<Seen> {
         return Ok(Seen::New);
     };
     if row.expires_at <= key.now {
-        return Ok(Seen::Stale(None));
+        return Ok(Seen::Stale(row.expires_at, None));
     }
     let same = row.request_digest == key.digest;
     let kept = Kept {
@@ -166,7 +166,7 @@ async fn look(conn: &mut Conn<'_>, key: &OnceKey) -> Result<Seen> {
         KeptState::Compaction => compaction_standing(conn, key, &kept).await?,
     };
     Ok(match standing {
-        Standing::Failed => Seen::Stale(Some(kept).filter(|_| same)),
+        Standing::Failed => Seen::Stale(row.expires_at, Some(kept).filter(|_| same)),
         _ if !same => Seen::Other,
         Standing::Answered => Seen::Answered(kept),
         Standing::AtWork(until) => Seen::AtWork(until),
@@ -214,8 +214,8 @@ fn at_work(until: Option<Timestamp>, now: Timestamp) -> Standing {
 /// A key under which something may be kept.
 #[derive(Default)]
 struct Free {
-    /// Something is kept that is worth nothing any more.
-    stale: bool,
+    /// Something is kept until then that is worth nothing any more.
+    stale: Option<Timestamp>,
     /// What the same request, which failed, had left.
     left: Option<Kept>,
 }
@@ -224,15 +224,24 @@ struct Free {
 async fn find_free(conn: &mut Conn<'_>, key: &OnceKey) -> Result<Option<Free>> {
     Ok(match look(conn, key).await? {
         Seen::New => Some(Free::default()),
-        Seen::Stale(left) => Some(Free { stale: true, left }),
+        Seen::Stale(until, left) => Some(Free {
+            stale: Some(until),
+            left,
+        }),
         Seen::Answered(_) | Seen::AtWork(_) | Seen::Other => None,
     })
 }
 
-/// Keeps an answer under a key that is free. What is stale gives way only now: a refusal leaves it.
-async fn keep(conn: &mut Conn<'_>, key: &OnceKey, stale: bool, kept: &Kept) -> Result<()> {
-    if stale {
-        forget(conn, key).await?;
+/// Keeps an answer under a key that is free. What is stale gives way only now: a refusal leaves it. And only what was
+/// seen: another's answer in its place stands in the way of this one, which is undone and finds it when it runs again.
+async fn keep(
+    conn: &mut Conn<'_>,
+    key: &OnceKey,
+    stale: Option<Timestamp>,
+    kept: &Kept,
+) -> Result<()> {
+    if let Some(until) = stale {
+        forget(conn, key, until).await?;
     }
     on_both!(conn, c => sqlx::query(
         "INSERT INTO idempotency (tenant_id, scope, request_key, request_digest, session_id, \
@@ -274,13 +283,15 @@ async fn settle(conn: &mut Conn<'_>, key: &OnceKey, token: Uuid, answer: &str) -
     Ok(())
 }
 
-async fn forget(conn: &mut Conn<'_>, key: &OnceKey) -> Result<()> {
+/// Forgets what is kept under a key until then.
+async fn forget(conn: &mut Conn<'_>, key: &OnceKey, until: Timestamp) -> Result<()> {
     on_both!(conn, c => sqlx::query(
-        "DELETE FROM idempotency WHERE tenant_id = $1 AND scope = $2 AND request_key = $3"
+        "DELETE FROM idempotency WHERE tenant_id = $1 AND scope = $2 AND request_key = $3 AND expires_at = $4"
     )
     .bind(key.tenant.0)
     .bind(key.scope.as_slice())
     .bind(&key.key)
+    .bind(until)
     .execute(c)
     .await
     .map(drop))?;

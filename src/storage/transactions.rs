@@ -8,16 +8,17 @@ use super::connections::Connections;
 use super::writer::{TRIES, back_off};
 use super::{Conn, Result, Signals, StorageError, StorageWatch, Write};
 
-/// Runs a write in a PostgreSQL transaction, again if it met a concurrent one.
+/// Runs a write in a PostgreSQL transaction, again if it met a concurrent one. It has to be run to its end: see
+/// `Database::write`.
 pub async fn write_postgres<W: Write>(
-    pool: &Connections<Postgres>,
-    signals: &Signals,
-    watch: &StorageWatch,
+    pool: Connections<Postgres>,
+    signals: Signals,
+    watch: StorageWatch,
     mut write: W,
 ) -> Result<W::Output> {
     let mut tried = 1;
     loop {
-        let outcome = try_postgres(pool, signals, watch, &mut write).await;
+        let outcome = try_postgres(&pool, &signals, &watch, &mut write).await;
         watch.note(outcome.as_ref().err());
         match outcome {
             Err(StorageError::Contended(_) | StorageError::Duplicate(_)) if tried < TRIES => {

@@ -273,13 +273,17 @@ impl SqliteWriter {
                 let Ok(mut place) = self.bench.place.try_lock() else {
                     continue;
                 };
-                if !place.is_untidy() {
-                    break;
+                let is_untidy = place.is_untidy();
+                if is_untidy {
+                    place.tidy_a_little().await;
                 }
-                place.tidy_a_little().await;
                 drop(place);
+                // Whoever came meanwhile found the place taken.
                 if self.waiting() > 0 {
                     self.set_to_work();
+                }
+                if !is_untidy {
+                    break;
                 }
             }
         }
@@ -405,19 +409,19 @@ async fn commit_group(
     conn: &mut Option<SqliteConnection>,
     group: &mut Vec<Box<dyn Job>>,
 ) {
-    commit_quick(target, conn, group).await;
+    if let Err(error) = commit_quick(target, conn, group).await {
+        target.watch.note_failure();
+        refuse(group, &error);
+        return;
+    }
     if group.len() > 1 {
         match in_transaction(target, conn, group).await {
             Ok(()) => {
                 group.drain(..).for_each(|job| job.answer(Ok(())));
                 return;
             }
-            // Nobody gets in: each alone would only wait as long again.
             Err(Failure::Begin(error)) => {
-                tracing::warn!(%error, waiting = group.len(), "the database takes no writes");
-                group
-                    .drain(..)
-                    .for_each(|job| job.answer(Err(StorageError::Busy)));
+                refuse(group, &error);
                 return;
             }
             Err(Failure::Run(_)) => {}
@@ -427,6 +431,13 @@ async fn commit_group(
         let outcome = commit_alone(target, conn, &mut job).await;
         job.answer(outcome);
     }
+}
+
+/// Answers that nobody gets in: each alone would only wait as long again.
+fn refuse(group: &mut Vec<Box<dyn Job>>, error: &StorageError) {
+    tracing::warn!(%error, waiting = group.len(), "the database takes no writes");
+    let busy = |job: Box<dyn Job>| job.answer(Err(StorageError::Busy));
+    group.drain(..).for_each(busy);
 }
 
 /// Where a transaction failed.
@@ -527,14 +538,17 @@ async fn commit_alone(
 
 /// Commits those that are one statement, as one together, and answers them. What that does not do is left: a session
 /// that is not as was remembered, and whatever failed, of which a transaction then says whose fault it is.
+///
+/// # Errors
+/// Another process has the file, and did not let go of it in time.
 async fn commit_quick(
     target: &Target,
     slot: &mut Option<SqliteConnection>,
     group: &mut Vec<Box<dyn Job>>,
-) {
+) -> Result<()> {
     // Whoever opens the database has more to do than this.
     if slot.is_none() {
-        return;
+        return Ok(());
     }
     let now = Instant::now();
     let mut left = Vec::new();
@@ -555,7 +569,10 @@ async fn commit_quick(
         };
         let chunk = std::iter::from_fn(|| rest.next_if(&mut fits));
         let (jobs, quicks): (Vec<_>, Vec<_>) = chunk.unzip();
-        let done = run_quick(target, slot, &quicks).await;
+        let (done, failure) = match run_quick(target, slot, &quicks).await {
+            Ok(done) => (done, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
         for (index, (mut job, quick)) in jobs.into_iter().zip(&quicks).enumerate() {
             if done.get(index) == Some(&true) {
                 job.done_quick(quick);
@@ -564,8 +581,14 @@ async fn commit_quick(
                 left.push(job);
             }
         }
+        if let Some(error @ StorageError::Contended(_)) = failure {
+            left.extend(rest.map(|(job, _)| job));
+            *group = left;
+            return Err(error);
+        }
     }
     *group = left;
+    Ok(())
 }
 
 /// Says of each whether it is committed.
@@ -573,9 +596,9 @@ async fn run_quick(
     target: &Target,
     slot: &mut Option<SqliteConnection>,
     quicks: &[QuickAppend],
-) -> Vec<bool> {
+) -> Result<Vec<bool>> {
     let Some(mut conn) = slot.take() else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let quicks: Vec<_> = quicks.iter().collect();
     let began = Instant::now();
@@ -588,7 +611,7 @@ async fn run_quick(
                 target.watch.group.observe(f64::from(writes));
                 target.watch.note(None);
             }
-            done
+            Ok(done)
         }
         Err(error) => {
             // The statement was its own transaction, so none is open; but a connection may be lost.
@@ -597,7 +620,7 @@ async fn run_quick(
             {
                 *slot = Some(conn);
             }
-            Vec::new()
+            Err(error)
         }
     }
 }

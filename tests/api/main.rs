@@ -13,6 +13,7 @@
     reason = "a test stops at the first thing that is not as it should be"
 )]
 
+mod abandoned;
 mod access;
 mod agents;
 mod auto_compaction;

@@ -32,6 +32,7 @@ impl Database {
         match self {
             Self::Sqlite { readers, watch, .. } => {
                 let mut conn = watch.acquire(readers).await?;
+                conn.close_when_dropped();
                 // The first read fixes the moment.
                 sqlx::raw_sql("BEGIN; SELECT count(*) FROM tenants")
                     .execute(&mut *conn)
@@ -40,6 +41,7 @@ impl Database {
             }
             Self::Postgres { pool, watch, .. } => {
                 let mut conn = watch.acquire(pool).await?;
+                conn.close_when_dropped();
                 sqlx::raw_sql("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     .execute(&mut *conn)
                     .await?;

@@ -159,3 +159,26 @@ async fn many_keys_at_once_are_all_stored(
     expected.sort_unstable();
     assert_eq!(all, expected);
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite, 1)]
+#[case::postgres(Backend::Postgres, 1)]
+#[case::two_replicas(Backend::Postgres, 2)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_answer_expired_is_free_for_one(
+    #[case] backend: Backend,
+    #[case] count: usize,
+) {
+    let (apps, https) = replicas(backend, count).await;
+    let id = apps[0].create(&json!({})).await;
+    let path = format!("/sessions/{id}/messages");
+    for round in 0..8_usize {
+        let body = messages(&[user("question"), assistant("answer")]);
+        keyed(&https[0], &path, "key", &body).await.expect(201);
+        let past = "UPDATE idempotency SET expires_at = created_at";
+        apps[0].database.execute(past, past).await;
+        are_one(&at_once(&https, &path, "key", &body).await, 201);
+        assert_eq!(stored(&apps[0], &id).await.len(), (round + 1) * 4);
+        apps[0].database.execute(past, past).await;
+    }
+}
