@@ -4,18 +4,11 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use precis::storage::{Database, ForgetReplicas, Options, Timestamp, Url};
+use precis::storage::{Database, ForgetReplicas, Timestamp, Url};
 use sqlx::{Connection, PgConnection};
 
+use crate::landmarks::OPTIONS;
 use crate::support::{Backend, TestApp};
-
-const OPTIONS: Options = Options {
-    max_connections: 2,
-    readers: 2,
-    acquire_timeout: Duration::from_secs(5),
-    busy_timeout: Duration::from_secs(5),
-    synced: true,
-};
 
 /// Transactions of this database that wait for their next statement.
 async fn open_transactions(conn: &mut PgConnection) -> i64 {

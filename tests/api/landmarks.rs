@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::messages::{a, calls, r, system, u};
 use crate::support::{Backend, TestApp};
 
-const OPTIONS: Options = Options {
+pub const OPTIONS: Options = Options {
     max_connections: 2,
     readers: 2,
     acquire_timeout: Duration::from_secs(5),
