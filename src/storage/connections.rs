@@ -103,6 +103,8 @@ impl<D: Engine> Connections<D> {
                     None => continue,
                 }
             }
+            // Only where no more can be opened: opening one is not given up because another is put at hand meanwhile.
+            let is_full = self.0.pool.size() >= self.0.most;
             tokio::select! {
                 biased;
                 conn = self.0.pool.acquire() => {
@@ -110,7 +112,7 @@ impl<D: Engine> Connections<D> {
                     break AtHand { conn: conn?, home: here(), taken: now, since: now };
                 }
                 // One whose user went away has no place any more, but may keep the driver's pool waiting.
-                () = self.0.put.notified() => {}
+                () = self.0.put.notified(), if is_full => {}
             }
         };
         Ok(InUse {
